@@ -1,0 +1,1 @@
+"""Questions about presets, answered from the catalog."""

@@ -1,0 +1,1 @@
+"""Thin verbs over the doors of the router."""

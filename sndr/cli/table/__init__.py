@@ -1,0 +1,1 @@
+"""Catalog to routing table."""

@@ -1,0 +1,1 @@
+"""The routing-table contract as a pure library: load a table, decide where a request goes."""

@@ -1,0 +1,1 @@
+"""Control plane: the single writer and its management API."""

@@ -1,0 +1,1 @@
+"""Pure core: values and machines, standard library only."""

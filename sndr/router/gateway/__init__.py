@@ -1,0 +1,1 @@
+"""Data plane: from an accepted request to its last delivered byte."""
