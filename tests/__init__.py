@@ -1,0 +1,1 @@
+"""The tests; shared code lives in tests.support."""
