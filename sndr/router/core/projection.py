@@ -44,8 +44,10 @@ __all__ = [
     "compare_endpoints",
     "diff",
     "endpoint",
+    "freeze",
     "parse",
     "restart_only",
+    "route_sha256",
     "sha256",
     "thaw",
     "tier_sha256",
@@ -188,7 +190,12 @@ def canonical(value: object) -> bytes:
 
 def sha256(projection: Projection) -> str:
     """`effective_route_sha256`: lower-case hex; equal for equal content, whatever the revision or environment."""
-    return hashlib.sha256(_HASH_PREFIX + canonical(to_json(projection))).hexdigest()
+    return route_sha256(to_json(projection))
+
+
+def route_sha256(document: object) -> str:
+    """`sha256` of a projection that is still in its JSON form, valid or not."""
+    return hashlib.sha256(_HASH_PREFIX + canonical(document)).hexdigest()
 
 
 def tier_sha256(tier: Tier) -> str:
@@ -210,6 +217,16 @@ def thaw(value: FrozenJson) -> object:
         return {key: thaw(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [thaw(item) for item in value]
+    return value
+
+
+def freeze(value: object) -> FrozenJson:
+    """A decoded JSON value as an immutable one; `thaw` undoes it. Checks nothing."""
+    if isinstance(value, dict):
+        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return tuple(freeze(item) for item in value)
+    assert value is None or isinstance(value, (bool, int, float, str))
     return value
 
 
@@ -748,16 +765,7 @@ def _diff(before: object, after: object, pointer: str) -> Iterator[Change]:
         for key in sorted(set(before) | set(after)):
             yield from _diff(before.get(key), after.get(key), f"{pointer}/{_escape(key)}")
     elif canonical(before) != canonical(after):  # bytes, because 1 == 1.0 == True in Python
-        yield Change(pointer, _frozen(before), _frozen(after))
-
-
-def _frozen(value: object) -> FrozenJson:
-    if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
-    assert value is None or isinstance(value, (bool, int, float, str))
-    return value
+        yield Change(pointer, freeze(before), freeze(after))
 
 
 # --- endpoints
