@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
-from collections.abc import Iterable
-from typing import Any, NoReturn
 
+from sndr.contract import parse_json as parse_strictly
 from sndr.errors import InputError
 
 __all__ = ["MAX_BYTES", "parse_json", "read_document", "read_json"]
@@ -64,34 +62,10 @@ def parse_json(data: bytes, name: str) -> object:
         InputError: ``json_invalid``; the message says where.
     """
 
-    def fail(why: str) -> NoReturn:
-        raise InputError("json_invalid", f"{name}: {why}")
-
-    def pairs(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        value: dict[str, Any] = {}
-        for key, member in members:
-            if key in value:
-                fail(f"member {key!r} appears twice in one object")
-            value[key] = member
-        return value
-
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        fail(f"not UTF-8 at byte {error.start}")
-    if text.startswith("\ufeff"):
-        fail("starts with a byte order mark; allowed: plain UTF-8")
-    try:
-        value: object = json.loads(
-            text, object_pairs_hook=pairs, parse_constant=lambda word: fail(f"{word} is not a JSON number")
-        )
-    except json.JSONDecodeError as error:
-        fail(f"line {error.lineno} column {error.colno}: {error.msg}")
-    except RecursionError:
-        fail("nested too deeply")
-    except ValueError:  # an integer of more digits than Python converts
-        fail("a number has too many digits")
-    return value
+        return parse_strictly(data)
+    except ValueError as error:
+        raise InputError("json_invalid", f"{name}: {error}") from error
 
 
 def _read_all(fd: int, name: str) -> bytes:

@@ -6,8 +6,12 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sndr.errors import InputError
+
+if TYPE_CHECKING:
+    from sndr.durable import Disk
 
 __all__ = ["LOCK_WAIT_S", "Target", "resolve_target", "write_target"]
 
@@ -60,11 +64,16 @@ def resolve_target(given: str, catalog: str) -> Target:
     return Target(given, path)
 
 
-def write_target(target: Target, data: bytes) -> None:
+def write_target(target: Target, data: bytes, *, disk: Disk | None = None) -> None:
     """Replace the file by `data`, one writer at a time.
 
     The lock is ``FILE.lock`` beside the file, waited for up to :data:`LOCK_WAIT_S`; it stays there afterwards, since
     removing it could let two waiters in. A new file gets mode 0644, a replaced one keeps its mode.
+
+    Args:
+        target: What :func:`resolve_target` found.
+        data: The whole new content.
+        disk: The system calls; the operating system's unless a test passes its own.
 
     Raises:
         InputError: ``out_locked``, ``out_refused`` or ``out_failed``: the old file is intact. ``out_uncertain``: the
@@ -83,7 +92,7 @@ def write_target(target: Target, data: bytes) -> None:
         if held is not None and not stat.S_ISREG(held.st_mode):
             raise _refused(target.given, f"its lock {lock_path} is {_kind(held.st_mode)}, not a regular file")
         with FileLock(lock_path, timeout=LOCK_WAIT_S):
-            write_atomic(target.path, data, _mode(target))
+            write_atomic(target.path, data, _mode(target), disk=disk)
     except Timeout as error:
         text = f"{target.given}: another writer holds {lock_path} (waited {LOCK_WAIT_S:g} s); nothing was written"
         raise InputError("out_locked", text) from error
