@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow, Unresolved
 
-__all__ = ["Ledger"]
+if TYPE_CHECKING:
+    from sndr.router.core.admission import TierRuntime
+    from sndr.router.core.snapshot import Snapshot
+
+__all__ = ["Gate", "Ledger", "ManagementApi", "ManagementRequest", "ManagementResponse", "Metrics", "Readiness"]
 
 
 class Ledger(Protocol):
@@ -51,4 +56,120 @@ class Ledger(Protocol):
 
     async def reconcile(self) -> Reconciled:
         """Close the unresolved rows of runs proven dead, and those of this run whose request is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementRequest:
+    """A request to a management path, read and authenticated by the data plane.
+
+    Attributes:
+        method: `GET`, `POST`, … (`HEAD` arrives as `GET`).
+        path: Path as sent, without query.
+        query: Query string as sent, without `?`; empty when there was none.
+        headers: Lower-case name -> value, the first one where a name is repeated; never a credential.
+        body: The whole body, at most 64 KiB.
+        role: `operator`, `client` or `metrics`; the answerer decides what each may see.
+        client_id: Id of the client for role `client`, else None.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+    role: str
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementResponse:
+    """Answer to a management request; `content-length`, `x-request-id` and framing are added by the data plane."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class ManagementApi(Protocol):
+    """The control plane's door: `/v1/admin/*`, `/v1/router/status`, `/v1/requests/{id}` and `/metrics`."""
+
+    def handle(self, request: ManagementRequest) -> Awaitable[ManagementResponse]:
+        """Answer; a raised exception becomes a 500 without detail. A vanished client does not cancel it."""
+        ...
+
+
+class Metrics(Protocol):
+    """Counters fed by the data plane, on the loop thread, once per request. Everything else is read at scrape time."""
+
+    def finished(
+        self,
+        alias: str,
+        tier: str,
+        endpoint: str,
+        outcome: str,
+        first_byte_s: float | None,
+        total_s: float,
+        prompt_tokens: int | None,
+        completion_tokens: int | None,
+        cached_tokens: int | None,
+    ) -> None:
+        """One request is over. `alias` and `tier` are empty where a request was refused before it had them."""
+        ...
+
+
+class Readiness(Protocol):
+    """What the router reads before admission, and what it tells the prober about live traffic."""
+
+    def is_ready(self, tier_id: str, generation: int) -> bool:
+        """Whether the tier may be chosen; must be a dictionary look-up."""
+        ...
+
+    def served(self, tier_id: str, generation: int) -> None:
+        """A response of this tier has just delivered bytes: a probe that times out now is no reason to eject it."""
+        ...
+
+
+class Gate(Protocol):
+    """The data plane's state as the control plane sees and changes it; every call is synchronous, on the loop."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What new requests are admitted under."""
+        ...
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Swap the reference; runtimes that the new snapshot does not carry are retired."""
+        ...
+
+    def quiesce(self, tier_id: str, reason: str | None) -> None:
+        """Operator: stop new leases; waiters are turned away, running work goes on."""
+        ...
+
+    def readmit(self, tier_id: str) -> None:
+        """Operator: clear the operator's bit. The caller has proven health and identity."""
+        ...
+
+    def hold(self, tier_id: str) -> None:
+        """Transaction: stop new leases."""
+        ...
+
+    def unhold(self, tier_id: str) -> None:
+        """Transaction: clear the transaction's bit."""
+        ...
+
+    def runtimes_of(self, tier_id: str) -> tuple[TierRuntime, ...]:
+        """The current generation first, then retired ones that still have leases."""
+        ...
+
+    def leases(self, tier_id: str) -> int:
+        """Leases over all generations of the tier."""
+        ...
+
+    async def wait_idle(self, tier_id: str, timeout_s: float) -> bool:
+        """Wait for zero leases; False at the deadline. Never cuts anything."""
+        ...
+
+    def connections(self) -> Mapping[str, int]:
+        """Open connections by side: `client`, `upstream_active`, `upstream_idle`."""
         ...

@@ -1,0 +1,117 @@
+"""Time and back-pressure for connections: one coarse ticker instead of a timer per request, and write-stall watching."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+__all__ = ["AfterWrites", "Ticker", "Watched", "WriteWatch"]
+
+TICK_S: Final = 0.1
+WRITE_STALL_S: Final = 60.0
+
+
+class Watched(Protocol):
+    """Something with deadlines."""
+
+    def tick(self, now: float) -> None:
+        """Called about ten times a second with the loop's time."""
+        ...
+
+
+class Ticker:
+    """Calls everything that has deadlines, about ten times a second.
+
+    A timer per request would cost more than the request's parsing; a deadline that fires up to a tenth of a second late
+    costs nothing.
+
+    Attributes:
+        now: The loop's time at the last tick or the last `watch`; late by at most one period while anything is watched.
+    """
+
+    __slots__ = ("_handle", "_loop", "_watched", "now")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched: set[Watched] = set()
+        self._handle: asyncio.TimerHandle | None = None
+        self.now = loop.time()
+
+    def watch(self, watched: Watched) -> None:
+        """Start calling `watched.tick`."""
+        self._watched.add(watched)
+        if self._handle is None:
+            self.now = self._loop.time()
+            self._handle = self._loop.call_later(TICK_S, self._tick)
+
+    def unwatch(self, watched: Watched) -> None:
+        """Stop calling it."""
+        self._watched.discard(watched)
+
+    def close(self) -> None:
+        """Stop for good."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._watched.clear()
+
+    def _tick(self) -> None:
+        self._handle = None
+        now = self.now = self._loop.time()
+        try:
+            for watched in tuple(self._watched):
+                watched.tick(now)
+        finally:
+            if self._watched and self._handle is None:
+                self._handle = self._loop.call_later(TICK_S, self._tick)
+
+
+class AfterWrites:
+    """Calls back once the writes of this loop iteration had their chance to reach the socket.
+
+    uvloop sends what was written during an iteration at its end; asyncio sends at once. Asking for the size of the
+    write buffer only makes sense after that. One callback per iteration serves all who ask.
+    """
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Callable[[], None]] = []
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run `callback` in the next iteration."""
+        if not self._waiting:
+            self._loop.call_soon(self._run)
+        self._waiting.append(callback)
+
+    def _run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+
+class WriteWatch:
+    """Notices a peer that has stopped taking bytes.
+
+    The transport says when its buffer runs full and when it has drained; in between only its size shows whether the
+    peer takes anything at all.
+    """
+
+    __slots__ = ("_since", "_size")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._since = 0.0
+
+    def stalled(self, size: int, now: float) -> bool:
+        """Whether a non-empty write buffer has not changed for the stall limit."""
+        if not size:
+            self._size = 0
+            return False
+        if size != self._size:
+            self._size = size
+            self._since = now
+            return False
+        return now - self._since >= WRITE_STALL_S

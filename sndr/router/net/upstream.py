@@ -1,0 +1,386 @@
+"""The server side: a pool of keep-alive connections per origin, each carrying one exchange at a time.
+
+The pool never retries. It says whether a failure happened on a connection that had been used before and before any
+byte of the response, which is the only case in which sending the request again cannot repeat work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from sndr.router.net.flow import Ticker
+from sndr.router.wire.http1 import Malformed, ResponseHead, ResponseReader
+
+__all__ = ["Call", "Failure", "Origin", "UpstreamClient", "UpstreamPool"]
+
+IDLE_S: Final = 3.9
+"""Servers close idle connections after 5 s; a connection is retired before that, a tick of tolerance included."""
+CONNECT_S: Final = 5.0
+IDLE_MAX: Final = 1024
+
+
+class Failure(Enum):
+    """How an exchange failed, as far as the connection can tell."""
+
+    UNREACHABLE = "unreachable"
+    EXHAUSTED = "exhausted"
+    """No descriptor is left for a new connection."""
+    RESET = "reset"
+    PROTOCOL = "protocol"
+
+
+class UpstreamClient(Protocol):
+    """Who receives a response. After `response_end` or `upstream_failed` nothing more is called."""
+
+    def response_head(self, head: ResponseHead, body: bytes, *, complete: bool) -> None:
+        """The final head, with the body bytes that came along; `complete` when there is nothing after them."""
+        ...
+
+    def response_data(self, data: bytes) -> None:
+        """Body bytes, never empty."""
+        ...
+
+    def response_end(self) -> None:
+        """The response is complete (not called when the head came with `complete`)."""
+        ...
+
+    def upstream_failed(self, failure: Failure, *, may_retry: bool) -> None:
+        """The response will not be completed."""
+        ...
+
+
+class Origin:
+    """Where a tier's server is.
+
+    Attributes:
+        host: Name or literal address, without brackets.
+        port: TCP port.
+        tls: Context when the scheme is https.
+    """
+
+    __slots__ = ("host", "port", "tls")
+
+    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+
+
+class Call:
+    """One exchange from the client's side: what can be done to it while it runs."""
+
+    __slots__ = ("client", "connection", "data")
+
+    def __init__(self, client: UpstreamClient, data: bytes) -> None:
+        self.client: UpstreamClient | None = client
+        self.data = data
+        self.connection: UpstreamConnection | None = None
+
+    def cancel(self) -> None:
+        """Give up: close the connection, receive nothing more."""
+        self.client = None
+        self.data = b""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abandon()
+
+    def pause(self) -> None:
+        """Stop reading the response."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.connection is not None:
+            self.connection.resume()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a server."""
+
+    __slots__ = ("_call", "_paused", "_pool", "_reader", "_transport", "_used", "address", "idle_since")
+
+    def __init__(self, pool: UpstreamPool, address: str) -> None:
+        self._pool = pool
+        self._transport: Any = None
+        self._call: Call | None = None
+        self._reader: ResponseReader | None = None
+        self._paused = False
+        self._used = False
+        self.address = address
+        self.idle_since = 0.0
+
+    def send(self, call: Call) -> None:
+        """Start an exchange."""
+        self._call = call
+        self._reader = ResponseReader()
+        call.connection = self
+        self._pool.active.add(self)
+        self._transport.write(call.data)
+        call.data = b""
+
+    def abandon(self) -> None:
+        """Close at once; nobody is told."""
+        self._call = None
+        self._pool.active.discard(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def closing(self) -> bool:
+        """Whether the connection cannot carry another exchange."""
+        return self._transport is None or bool(self._transport.is_closing())
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        call, reader = self._call, self._reader
+        if call is None or reader is None:
+            # A byte that nobody asked for: whatever it belongs to, it is not an answer.
+            self._pool.forget(self)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        had_head = reader.head is not None
+        try:
+            body = reader.receive(data)
+        except Malformed:
+            self._fail(Failure.PROTOCOL)
+            return
+        client = call.client
+        assert client is not None
+        if reader.complete:
+            self._settle(reader, call)
+            if had_head:
+                if body:
+                    client.response_data(body)
+                client.response_end()
+            else:
+                assert reader.head is not None
+                client.response_head(reader.head, body, complete=True)
+        elif had_head:
+            if body:
+                client.response_data(body)
+        elif reader.head is not None:
+            client.response_head(reader.head, body, complete=False)
+
+    def eof_received(self) -> bool:
+        call, reader = self._call, self._reader
+        if call is not None and reader is not None:
+            try:
+                reader.eof()
+            except Malformed:
+                self._fail(Failure.RESET)
+                return False
+            client = call.client
+            assert client is not None
+            self._settle(reader, call)
+            client.response_end()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pool.forget(self)
+        if self._call is not None:
+            self._fail(Failure.RESET)
+
+    def _settle(self, reader: ResponseReader, call: Call) -> None:
+        """The exchange is over: make the connection available before anybody can ask for one."""
+        self._call = None
+        self._reader = None
+        call.client = None
+        call.connection = None
+        pool = self._pool
+        pool.active.discard(self)
+        transport = self._transport
+        if reader.reusable and transport is not None and not transport.get_write_buffer_size():
+            if self._paused:
+                self.resume()
+            self._used = True
+            pool.keep(self)
+        elif transport is not None:
+            transport.close()
+
+    def _fail(self, failure: Failure) -> None:
+        call, reader = self._call, self._reader
+        self._call = None
+        self._pool.active.discard(self)
+        if self._transport is not None:
+            self._transport.abort()
+        if call is None or call.client is None:
+            return
+        client, call.client, call.connection = call.client, None, None
+        fresh_bytes = reader is not None and reader.begun
+        client.upstream_failed(failure, may_retry=self._used and not fresh_bytes)
+
+
+class UpstreamPool:
+    """Connections to one origin.
+
+    Attributes:
+        active: Those that carry an exchange.
+        opened: Connections made so far.
+    """
+
+    __slots__ = ("_addresses", "_connecting", "_idle", "_loop", "_origin", "_ticker", "_watching", "active", "closed",
+                 "opened")  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, ticker: Ticker) -> None:
+        self._loop = loop
+        self._origin = origin
+        self._ticker = ticker
+        self._idle: list[UpstreamConnection] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._addresses: frozenset[str] = frozenset()
+        self._watching = False
+        self.active: set[UpstreamConnection] = set()
+        self.opened = 0
+        self.closed = False
+
+    @property
+    def idle(self) -> int:
+        """Connections kept for later."""
+        return len(self._idle)
+
+    def request(self, client: UpstreamClient, data: bytes, *, fresh: bool = False) -> Call:
+        """Send a request.
+
+        Args:
+            client: Receives the response; never called from inside this method.
+            data: Head and body.
+            fresh: Use a new connection even where an idle one exists.
+        """
+        call = Call(client, data)
+        idle = self._idle
+        while idle and not fresh:
+            connection = idle.pop()
+            if self._ticker.now - connection.idle_since > IDLE_S or connection.closing:
+                connection.close()
+                continue
+            connection.send(call)
+            return call
+        task = self._loop.create_task(self._connect(call))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return call
+
+    def keep(self, connection: UpstreamConnection) -> None:
+        """Take a connection back."""
+        if self.closed or len(self._idle) >= IDLE_MAX:
+            connection.close()
+            return
+        connection.idle_since = self._ticker.now
+        self._idle.append(connection)
+        if not self._watching:
+            self._watching = True
+            self._ticker.watch(self)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def tick(self, now: float) -> None:
+        """Retire connections before their server does."""
+        idle = self._idle
+        # The oldest are at the front: they are taken from the back.
+        while idle and now - idle[0].idle_since > IDLE_S:
+            idle.pop(0).close()
+        if not idle:
+            self._watching = False
+            self._ticker.unwatch(self)
+
+    def close(self) -> None:
+        """Close idle connections; running exchanges go on, their connections are not kept."""
+        self.closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        for task in tuple(self._connecting):
+            task.cancel()
+
+    async def _connect(self, call: Call) -> None:
+        failure = Failure.UNREACHABLE
+        try:
+            for family, address in await self._resolve():
+                if call.client is None:
+                    return
+                try:
+                    async with asyncio.timeout(CONNECT_S):
+                        connection = await self._open(family, address)
+                except OSError as error:  # a TimeoutError is one
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        failure = Failure.EXHAUSTED
+                        break
+                    continue
+                self.opened += 1
+                if call.client is None:
+                    self.keep(connection)
+                else:
+                    connection.send(call)
+                return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                failure = Failure.EXHAUSTED
+        except UnicodeError:
+            pass  # a name that cannot be a host name
+        client, call.client = call.client, None
+        if client is not None:
+            client.upstream_failed(failure, may_retry=False)
+
+    async def _resolve(self) -> list[tuple[int, str]]:
+        """Addresses of the origin, looked up off the loop; those that vanished retire their idle connections."""
+        host = self._origin.host
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                socket.inet_pton(family, host)
+            except OSError:
+                continue
+            return [(family, host)]
+        found = await self._loop.getaddrinfo(host, self._origin.port, type=socket.SOCK_STREAM)
+        addresses = [(int(family), str(address[0])) for family, _, _, _, address in found]
+        now = frozenset(address for _, address in addresses)
+        if now != self._addresses:
+            self._addresses = now
+            for connection in tuple(self._idle):
+                if connection.address not in now:
+                    self._idle.remove(connection)
+                    connection.close()
+        return addresses
+
+    async def _open(self, family: int, address: str) -> UpstreamConnection:
+        origin = self._origin
+        connection = UpstreamConnection(self, address)
+        await self._loop.create_connection(
+            lambda: connection,
+            address,
+            origin.port,
+            family=family,
+            ssl=origin.tls,
+            server_hostname=origin.host if origin.tls is not None else None,
+        )
+        return connection

@@ -1,0 +1,561 @@
+"""HTTP/1.1 messages as bytes: requests read, responses read, heads written. No socket, no clock.
+
+llhttp (through httptools) is the only parser of header syntax and of chunked framing. What it leaves to us is checked
+here: the request line (one space, exact protocol name and version, no control bytes), `Host`, `Transfer-Encoding` other
+than exactly `chunked`, framing on HTTP/1.0, and limits on sizes and counts. Whatever is ambiguous is refused.
+
+The exact end of a message is always known: a head is cut at its blank line before the parser sees it, a body with a
+length is counted here, and a chunked body is fed to the parser in pieces that end at each blank line, which is the only
+place where it can end. So bytes that follow a message are never mixed with it, however the stream was split.
+
+Source: RFC 9112 (framing), RFC 9110 (fields).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import httptools
+
+__all__ = ["Malformed", "RequestHead", "RequestReader", "ResponseHead", "ResponseReader", "reason_phrase"]
+
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.([01])\r\n")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80-\xff]*)?\r\n")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+_METHOD_PREFIX: Final = re.compile(rb"[A-Z]{1,20}(?: [!-~]*(?: [!-~]*\r?)?)?")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n|\x00|\r(?=[^\n])")
+_BLANK: Final = b"\r\n\r\n"
+HEADERS_MAX: Final = 100
+RESPONSE_HEAD_MAX: Final = 65_536
+TARGET_MAX: Final = 8_192
+
+_REASONS: Final = {
+    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 400: "Bad Request",
+    401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
+    409: "Conflict", 412: "Precondition Failed", 413: "Content Too Large", 414: "URI Too Long",
+    415: "Unsupported Media Type", 417: "Expectation Failed", 422: "Unprocessable Content",
+    428: "Precondition Required", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
+    500: "Internal Server Error", 501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
+    504: "Gateway Timeout", 505: "HTTP Version Not Supported",
+}  # fmt: skip
+
+
+def reason_phrase(status: int) -> str:
+    """The registered phrase, or a neutral word for a status nobody registered."""
+    return _REASONS.get(status, "Status")
+
+
+class Malformed(Exception):
+    """A message that cannot be read safely; the connection must not be used any further.
+
+    Attributes:
+        status: What a server answers (for a response that is malformed, the caller answers 502).
+        message: One line that quotes nothing of the message.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class RequestHead:
+    """A request without its body.
+
+    Attributes:
+        method: Upper-case token.
+        path: Path as sent, never empty; of an absolute-form target only the path.
+        query: As sent, without `?`; empty when absent.
+        http10: The client speaks HTTP/1.0.
+        headers: Lower-case name and value without surrounding blanks, in order.
+        fields: The same as a mapping; of a repeated name the last value.
+        keep_alive: Whether the connection may carry another request.
+        content_length: Announced length; None when there is none.
+        chunked: The body is chunked.
+        has_body: Whether any body byte may follow.
+        expects_continue: The client waits for a 100 before it sends the body.
+    """
+
+    __slots__ = (
+        "chunked", "content_length", "expects_continue", "fields", "has_body", "headers", "http10", "keep_alive",
+        "method", "path", "query",
+    )  # fmt: skip
+
+    def __init__(self, line: re.Match[bytes], headers: list[tuple[bytes, bytes]]) -> None:
+        method, target, minor = line.groups()
+        self.method: str = method.decode()
+        self.http10 = http10 = minor == b"0"
+        self.headers = headers
+        fields = self.fields = dict(headers)
+        self._read_target(target)
+        self.content_length: int | None = None
+        self.chunked = False
+        length = fields.get(b"content-length")
+        if length is not None:
+            if _LENGTH.fullmatch(length) is None:
+                raise Malformed("content-length is not a plain number")
+            self.content_length = int(length)
+        coding = fields.get(b"transfer-encoding")
+        if coding is not None:
+            if coding.lower() != b"chunked":
+                raise Malformed("transfer-encoding other than chunked")
+            if http10:
+                raise Malformed("transfer-encoding on HTTP/1.0")
+            if length is not None:
+                raise Malformed("both content-length and transfer-encoding")
+            self.chunked = True
+        if len(fields) != len(headers):
+            _refuse_repeats(headers)
+        host = fields.get(b"host")
+        if host is None:
+            if not http10:
+                raise Malformed("no host field")
+        elif _HOST.fullmatch(host) is None:
+            raise Malformed("malformed host field")
+        connection = fields.get(b"connection")
+        if connection is None:
+            self.keep_alive = not http10
+        else:
+            options = _tokens(value for name, value in headers if name == b"connection")
+            self.keep_alive = b"close" not in options and (not http10 or b"keep-alive" in options)
+        self.has_body = self.chunked or bool(self.content_length)
+        expect = fields.get(b"expect")
+        self.expects_continue = False
+        if expect is not None and not http10:
+            if expect.lower() != b"100-continue":
+                raise Malformed("an expectation other than 100-continue", 417)
+            self.expects_continue = self.has_body
+
+    def _read_target(self, target: bytes) -> None:
+        if len(target) > TARGET_MAX:
+            raise Malformed("the request target is too long", 414)
+        if not target.startswith(b"/"):
+            scheme, mark, rest = target.partition(b"://")
+            if mark and scheme.lower() in (b"http", b"https") and rest:
+                slash = rest.find(b"/")
+                ask = rest.find(b"?")
+                if slash < 0 or -1 < ask < slash:
+                    rest = rest[ask:] if ask >= 0 else b""
+                    target = b"/" + rest
+                else:
+                    target = rest[slash:]
+            elif not (target == b"*" and self.method == "OPTIONS"):
+                raise Malformed("a request target that is neither a path nor an http URL")
+        if b"#" in target:
+            raise Malformed("a fragment in the request target")
+        path, _, query = target.partition(b"?")
+        self.path: str = path.decode("ascii")
+        self.query: str = query.decode("ascii")
+
+
+def _tokens(values: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(token.strip().lower() for value in values for token in value.split(b","))
+
+
+_SINGLE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-api-key",
+                            b"content-type", b"content-encoding", b"expect"))  # fmt: skip
+
+
+def _refuse_repeats(headers: list[tuple[bytes, bytes]]) -> None:
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in _SINGLE:
+            raise Malformed("a field that must not be repeated is repeated")
+        seen.add(name)
+
+
+class _Fields:
+    """Receiver of llhttp's calls for one head (and, for a chunked body, for its data)."""
+
+    __slots__ = ("body", "complete", "headers", "surplus")
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body: list[bytes] = []
+        self.complete = False
+        self.surplus = False
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_body(self, data: bytes) -> None:
+        if not self.complete:
+            self.body.append(data)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+class RequestReader:
+    """Reads the requests of one connection, one after the other.
+
+    Feed bytes as they come; `head()` returns the next head once it is there, `body()` the body bytes that are there,
+    and `complete` says when the request ended. Bytes that follow stay in the reader until the next `head()`.
+    """
+
+    __slots__ = ("_buffer", "_chunk_parser", "_fields", "_head_max", "_left", "_searched", "_tail", "complete")
+
+    def __init__(self, head_max_bytes: int) -> None:
+        self._buffer = b""
+        self._head_max = head_max_bytes
+        self._searched = 0
+        self._left = 0
+        self._chunk_parser: httptools.HttpRequestParser | None = None
+        self._fields: _Fields | None = None
+        self._tail = b""
+        self.complete = True
+
+    @property
+    def buffered(self) -> int:
+        """Bytes fed and not yet consumed."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes read from the connection."""
+        self._buffer = self._buffer + data if self._buffer else data
+
+    def head(self) -> RequestHead | None:
+        """The next request's head, or None while it is incomplete. Only when `complete`.
+
+        Raises:
+            Malformed: The connection is unusable.
+        """
+        buffer = self._buffer
+        if buffer[:1] == b"\r":
+            buffer = self._skip_blank_lines(buffer)
+        end = buffer.find(_BLANK, self._searched)
+        if end < 0:
+            self._incomplete(buffer)
+            return None
+        end += 4
+        if end > self._head_max:
+            raise Malformed("the request head is too large", 431)
+        raw = buffer[:end]
+        line = _REQUEST_LINE.match(raw)
+        if line is None:
+            raise self._bad_line(raw)
+        fields = _Fields()
+        parser = httptools.HttpRequestParser(fields)
+        try:
+            parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            parser = None
+        except httptools.HttpParserError:
+            raise Malformed("malformed request head") from None
+        if len(fields.headers) > HEADERS_MAX:
+            raise Malformed("too many header fields", 431)
+        head = RequestHead(line, fields.headers)
+        self._searched = 0
+        self._buffer = buffer[end:]
+        if head.chunked:
+            self._chunk_parser = parser if parser is not None else _chunk_parser(fields)
+            self._fields = fields
+            fields.complete = False
+            self._tail = b""
+            self.complete = False
+        else:
+            self._left = head.content_length or 0
+            self.complete = not self._left
+        return head
+
+    def body(self) -> bytes:
+        """Body bytes that have arrived since the last call; sets `complete` at the end of the request.
+
+        Raises:
+            Malformed: Bad chunked framing.
+        """
+        buffer = self._buffer
+        if self._chunk_parser is not None:
+            return self._chunked_body(buffer)
+        left = self._left
+        if len(buffer) < left:
+            self._left = left - len(buffer)
+            self._buffer = b""
+            return buffer
+        self._left = 0
+        self.complete = True
+        self._buffer = buffer[left:]
+        return buffer[:left] if len(buffer) > left else buffer
+
+    def _chunked_body(self, buffer: bytes) -> bytes:
+        fields, parser = self._fields, self._chunk_parser
+        assert fields is not None
+        assert parser is not None
+        used = _feed_chunks(parser.feed_data, fields, self._tail, buffer)
+        self._tail = (self._tail + buffer[-3:])[-3:]
+        self._buffer = buffer[used:]
+        body, fields.body = b"".join(fields.body), []
+        if len(fields.headers) > 2 * HEADERS_MAX:
+            raise Malformed("too many trailer fields", 431)
+        if fields.complete:
+            self.complete = True
+            self._chunk_parser = self._fields = None
+        return body
+
+    def _skip_blank_lines(self, buffer: bytes) -> bytes:
+        """Tolerate empty lines before a request line, as RFC 9112 2.2 asks."""
+        start = 0
+        while buffer.startswith(b"\r\n", start):
+            start += 2
+        if start > 64:
+            raise Malformed("too many empty lines")
+        self._buffer = buffer = buffer[start:]
+        self._searched = 0
+        return buffer
+
+    def _incomplete(self, buffer: bytes) -> None:
+        """Refuse early what no further byte can mend."""
+        if len(buffer) > self._head_max:
+            raise Malformed("the request head is too large", 431)
+        self._searched = max(0, len(buffer) - 3)
+        if not buffer or buffer == b"\r":
+            return
+        line_end = buffer.find(b"\r\n")
+        if line_end < 0:
+            if len(buffer) > TARGET_MAX + 64:
+                raise Malformed("the request target is too long", 414)
+            if _METHOD_PREFIX.fullmatch(buffer) is None:
+                raise Malformed("malformed request line")
+        elif _REQUEST_LINE.match(buffer) is None:
+            raise self._bad_line(buffer)
+        if _BARE_LF.search(buffer) is not None:
+            raise Malformed("a line that does not end in CR LF")
+
+    @staticmethod
+    def _bad_line(raw: bytes) -> Malformed:
+        line = raw[: raw.find(b"\r\n")]
+        if len(line) > TARGET_MAX:
+            return Malformed("the request target is too long", 414)
+        if re.fullmatch(rb"[A-Z]+ [!-~]+ HTTP/[02-9]\.[0-9]", line):
+            return Malformed("HTTP version not supported", 505)
+        return Malformed("malformed request line")
+
+
+def _chunk_parser(fields: _Fields) -> httptools.HttpRequestParser:
+    """A parser that is past the head of a chunked request.
+
+    llhttp ends a message at its head when it carries `Upgrade`; the field is ignored here, so the body goes to a fresh
+    parser that never saw it.
+    """
+    kept, fields.headers = fields.headers, []
+    parser = httptools.HttpRequestParser(fields)
+    parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    fields.headers = kept
+    return parser
+
+
+def _feed_chunks(feed: Callable[[bytes], object], fields: _Fields, tail: bytes, data: bytes) -> int:
+    """Feed chunked data up to the end of the message and not a byte further; returns how much was used."""
+    start = 0
+    joined = tail + data[:3]
+    offset = len(tail)
+    while not fields.complete and start < len(data):
+        # A message ends at a blank line. It may have begun in the bytes that were fed before.
+        end = -1
+        if start < 3 and offset:
+            found = joined.find(_BLANK, max(0, start + offset - 3))
+            if found >= 0 and found + 4 - offset > start:
+                end = found + 4 - offset
+        if end < 0:
+            found = data.find(_BLANK, max(0, start - 3) if start else 0)
+            while found >= 0 and found + 4 <= start:
+                found = data.find(_BLANK, found + 1)
+            end = found + 4 if found >= 0 else len(data)
+        try:
+            feed(data[start:end] if start or end < len(data) else data)
+        except httptools.HttpParserUpgrade:
+            fields.complete = True
+        except httptools.HttpParserError:
+            if not fields.complete:
+                raise Malformed("malformed chunked body") from None
+        start = end
+    return start
+
+
+class ResponseHead:
+    """A response without its body.
+
+    Attributes:
+        status: Three digits.
+        headers: Lower-case name and value, in order.
+        fields: The same as a mapping; of a repeated name the last value.
+        content_length: Announced length; None when there is none.
+        chunked: The body is chunked.
+    """
+
+    __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "status")
+
+    def __init__(self, line: re.Match[bytes], headers: list[tuple[bytes, bytes]]) -> None:
+        self.http10 = line[1] == b"0"
+        self.status = int(line[2])
+        self.headers = headers
+        fields = self.fields = dict(headers)
+        self.content_length: int | None = None
+        self.chunked = False
+        length = fields.get(b"content-length")
+        if length is not None:
+            if _LENGTH.fullmatch(length) is None:
+                raise Malformed("content-length is not a plain number")
+            self.content_length = int(length)
+        coding = fields.get(b"transfer-encoding")
+        if coding is not None:
+            if coding.lower() != b"chunked" or self.http10 or length is not None:
+                raise Malformed("transfer-encoding that cannot be read safely")
+            self.chunked = True
+        if len(fields) != len(headers):
+            _refuse_repeats(headers)
+
+
+class ResponseReader:
+    """Reads one response. `receive` returns the body bytes among what was fed; `head` is set once it is complete.
+
+    Attributes:
+        head: The final head; informational ones (1xx) are dropped.
+        complete: The response ended within the bytes fed.
+        reusable: After `complete`: the connection may carry another request, and nothing followed the response.
+        begun: At least one byte was fed.
+    """
+
+    __slots__ = ("_buffer", "_feed", "_fields", "_head_only", "_left", "_until_eof", "begun", "complete", "head",
+                 "reusable")  # fmt: skip
+
+    def __init__(self, *, head_only: bool = False) -> None:
+        self._buffer = b""
+        self._head_only = head_only
+        self._feed: Callable[[bytes], object] | None = None
+        self._fields: _Fields | None = None
+        self._left = 0
+        self._until_eof = False
+        self.head: ResponseHead | None = None
+        self.complete = False
+        self.reusable = False
+        self.begun = False
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the upstream.
+
+        Raises:
+            Malformed: The response cannot be trusted from here on.
+        """
+        self.begun = True
+        if self.head is None:
+            rest = self._read_head(data)
+            if rest is None or self.complete:
+                return b""
+            data = rest
+        if self._feed is not None:
+            return self._receive_chunked(data)
+        if self._until_eof:
+            return data
+        left = self._left
+        if len(data) < left:
+            self._left = left - len(data)
+            return data
+        self.complete = True
+        if len(data) > left:
+            self.reusable = False
+            data = data[:left]
+        self._left = 0
+        return data
+
+    def eof(self) -> None:
+        """The upstream closed its side.
+
+        Raises:
+            Malformed: In the middle of a message.
+        """
+        if self.complete:
+            return
+        if self.head is None or not self._until_eof:
+            raise Malformed("the response is cut short")
+        self.complete = True
+
+    def _receive_chunked(self, data: bytes) -> bytes:
+        fields, feed = self._fields, self._feed
+        assert fields is not None
+        assert feed is not None
+        try:
+            feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not fields.complete:
+                raise Malformed("malformed chunked body") from None
+            fields.surplus = True
+        body = fields.body
+        if fields.complete:
+            self.complete = True
+            if fields.surplus:
+                self.reusable = False
+        if len(body) == 1:
+            data = body[0]
+            body.clear()
+            return data
+        if not body:
+            if len(fields.headers) > 2 * HEADERS_MAX:
+                raise Malformed("too many trailer fields")
+            return b""
+        data = b"".join(body)
+        body.clear()
+        return data
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        buffer = self._buffer + data if self._buffer else data
+        while True:
+            end = buffer.find(_BLANK)
+            if end < 0:
+                if len(buffer) > RESPONSE_HEAD_MAX:
+                    raise Malformed("the response head is too large")
+                if not b"HTTP/1.".startswith(buffer[:7]):
+                    raise Malformed("not an HTTP/1 response")
+                self._buffer = buffer
+                return None
+            end += 4
+            raw = buffer[:end]
+            buffer = buffer[end:]
+            line = _STATUS_LINE.match(raw)
+            if line is None or end > RESPONSE_HEAD_MAX:
+                raise Malformed("malformed status line")
+            if line[2][:1] != b"1":
+                break
+            if line[2] == b"101":
+                raise Malformed("switching protocols was not asked for")
+        self._buffer = b""
+        fields = _Fields()
+        parser = httptools.HttpResponseParser(fields)
+        try:
+            parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            raise Malformed("switching protocols was not asked for") from None
+        except httptools.HttpParserError:
+            raise Malformed("malformed response head") from None
+        if len(fields.headers) > HEADERS_MAX:
+            raise Malformed("too many header fields")
+        head = ResponseHead(line, fields.headers)
+        connection = head.fields.get(b"connection")
+        if connection is None:
+            self.reusable = not head.http10
+        else:
+            options = _tokens(value for name, value in fields.headers if name == b"connection")
+            self.reusable = b"close" not in options and (not head.http10 or b"keep-alive" in options)
+        if self._head_only or head.status in (204, 304):
+            self.complete = True
+        elif head.chunked:
+            self._feed = parser.feed_data
+            self._fields = fields
+            fields.complete = False
+        elif head.content_length is not None:
+            self._left = head.content_length
+            self.complete = not self._left
+        else:
+            self._until_eof = True
+            self.reusable = False
+        if self.complete and buffer:
+            self.reusable = False
+        self.head = head
+        return buffer

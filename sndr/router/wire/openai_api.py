@@ -1,0 +1,312 @@
+"""JSON of the model APIs: what the gateway reads of a request, the few members it changes, and error bodies.
+
+A request body is decoded once, into its top-level members with their values left as raw bytes. Only the members named
+here are read or replaced; every other value goes to the model server byte for byte, in order, repeated members
+included. What JSON libraries disagree about (invalid UTF-8, lone surrogates, depth without limit, two `model`s) is
+refused, so that the gateway and the server cannot read two different requests in the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from sndr.errors import RequestError
+
+__all__ = ["ChatRequest", "Dialect", "Refused", "Usage", "encode_error", "encode_error_event", "error_type", "parse"]
+
+
+class Dialect(StrEnum):
+    """Whose error bodies and stream errors a path speaks."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    RESPONSES = "responses"
+    PROBLEM = "problem"
+
+
+class Refused(RequestError):
+    """A request that gets an error body instead of an answer.
+
+    Attributes:
+        status: HTTP status.
+        param: Name of the offending member, where there is one.
+        retry_after_s: Value of `Retry-After`, where waiting helps.
+        allow: Value of `Allow`, for a 405.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        allow: str | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.status = status
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.allow = allow
+
+
+class _Key:
+    """A member's name. Compared by identity, so that a dictionary keeps repeated members."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _key(_type: type, name: Any) -> _Key:
+    return _Key(name)
+
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_key)
+_TEXT: Final = msgspec.json.Decoder(str)
+_INTEGER: Final = msgspec.json.Decoder(int)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode: Final = msgspec.json.encode
+_TOKENS_MEMBERS: Final = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
+_READ: Final = _TOKENS_MEMBERS | {"model", "stream", "stream_options", "tools", "functions", "background"}
+_OPENING: Final = {
+    name: b'"' + name.encode() + b'":'
+    for name in (
+        "model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p",
+        "tools", "tool_choice", "response_format", "stop", "seed", "n", "prompt", "input", "user", "logprobs",
+        "presence_penalty", "frequency_penalty", "system", "metadata", "instructions", "max_output_tokens",
+    )
+}  # fmt: skip
+
+
+class ChatRequest:
+    """A decoded request body.
+
+    Attributes:
+        model: The model name as sent.
+        stream: The client asked for a stream.
+        include_usage: What the client said about usage in the stream; None when it said nothing.
+        max_tokens: The largest of the limits on output tokens that the client gave; None when it gave none.
+        has_tools: A non-empty list of tools (or functions) is present.
+        background: The client asked for an answer detached from the connection.
+    """
+
+    __slots__ = (
+        "_members", "background", "has_tools", "include_usage", "max_tokens", "model", "stream",
+    )  # fmt: skip
+
+    def __init__(self, members: dict[_Key, msgspec.Raw]) -> None:
+        self._members = members
+        model: msgspec.Raw | None = None
+        self.stream = False
+        self.include_usage: bool | None = None
+        self.max_tokens: int | None = None
+        self.has_tools = False
+        self.background = False
+        for key, raw in members.items():
+            name = key.name
+            if name not in _READ:
+                continue
+            if name == "model":
+                if model is not None:
+                    raise Refused(400, "invalid_request", "the member `model` is present twice", param="model")
+                model = raw
+            elif name == "stream":
+                self.stream = _flag(raw, name)
+            elif name == "stream_options":
+                self.include_usage = _include_usage(raw)
+            elif name == "background":
+                self.background = _flag(raw, name)
+            elif name in _TOKENS_MEMBERS:
+                self._limit(raw, name)
+            elif bytes(raw).translate(None, b" \t\r\n") not in (b"null", b"[]"):
+                self.has_tools = True
+        if model is None:
+            raise Refused(400, "invalid_request", "the member `model` is missing", param="model")
+        try:
+            self.model = _TEXT.decode(model)
+        except msgspec.DecodeError:
+            raise Refused(400, "invalid_request", "the member `model` is not a string", param="model") from None
+
+    def _limit(self, raw: msgspec.Raw, name: str) -> None:
+        text = bytes(raw)
+        if text == b"null":
+            return
+        try:
+            value = _INTEGER.decode(text)
+        except msgspec.DecodeError:
+            raise Refused(400, "invalid_request", f"the member `{name}` is not an integer", param=name) from None
+        if self.max_tokens is None or value > self.max_tokens:
+            self.max_tokens = value
+
+    def encode(
+        self,
+        served_model: bytes,
+        *,
+        force: Mapping[str, bytes] | None = None,
+        default: Mapping[str, bytes] | None = None,
+        output_limit: int | None = None,
+        ask_usage: bool = False,
+    ) -> bytes:
+        """The body for the model server.
+
+        Args:
+            served_model: The model's name at the server, as JSON.
+            force: Members (as JSON) that replace what the client sent.
+            default: Members (as JSON) for those that the client did not send.
+            output_limit: Upper bound for every limit on output tokens that is present.
+            ask_usage: Ask for the token counts of the stream.
+        """
+        parts: list[Any] = []
+        add = parts.append
+        present = set() if force or default else None
+        asked = False
+        for key, raw in self._members.items():
+            name = key.name
+            if present is not None:
+                if force and name in force:
+                    continue
+                present.add(name)
+            add(_OPENING.get(name) or _encode(name) + b":")
+            if name == "model":
+                add(served_model)
+            elif ask_usage and name == "stream_options":
+                add(_with_usage(raw))
+                asked = True
+            elif output_limit is not None and name in _TOKENS_MEMBERS and self._exceeds(raw, output_limit):
+                add(b"%d" % output_limit)
+            else:
+                add(raw)
+            add(b",")
+        if ask_usage and not asked:
+            add(b'"stream_options":{"include_usage":true},')
+        if present is not None:
+            for name, value in (default or {}).items():
+                if name not in present and not (force and name in force):
+                    add(_encode(name) + b":" + value + b",")
+            for name, value in (force or {}).items():
+                add(_encode(name) + b":" + value + b",")
+        parts[-1] = parts[-1][:-1] if len(parts[-1]) > 1 else b""
+        return b"{" + b"".join(parts) + b"}"
+
+    @staticmethod
+    def _exceeds(raw: msgspec.Raw, limit: int) -> bool:
+        text = bytes(raw)
+        return text != b"null" and int(_INTEGER.decode(text)) > limit
+
+
+def parse(body: bytes) -> ChatRequest:
+    """Decode a request body.
+
+    Raises:
+        Refused: 400 with `invalid_json` or `invalid_request`.
+    """
+    try:
+        if not body.isascii():
+            body.decode()
+        members = _MEMBERS.decode(body)
+    except msgspec.ValidationError:
+        raise Refused(400, "invalid_json", "the request body is not a JSON object") from None
+    except UnicodeDecodeError:
+        raise Refused(400, "invalid_json", "the request body is not UTF-8") from None
+    except msgspec.DecodeError:
+        raise Refused(400, "invalid_json", "the request body is not valid JSON") from None
+    except RecursionError:
+        raise Refused(400, "invalid_json", "the request body is nested too deeply") from None
+    return ChatRequest(members)
+
+
+def _flag(raw: msgspec.Raw, name: str) -> bool:
+    text = bytes(raw)
+    if text == b"true":
+        return True
+    if text in (b"false", b"null"):
+        return False
+    raise Refused(400, "invalid_request", f"the member `{name}` is not a boolean", param=name)
+
+
+def _include_usage(raw: msgspec.Raw) -> bool | None:
+    text = bytes(raw)
+    if text == b"null":
+        return None
+    try:
+        value = _OBJECT.decode(text).get("include_usage")
+    except msgspec.DecodeError:
+        raise Refused(
+            400, "invalid_request", "the member `stream_options` is not an object", param="stream_options"
+        ) from None
+    return None if value is None else _flag(value, "stream_options.include_usage")
+
+
+def _with_usage(raw: msgspec.Raw) -> bytes:
+    text = bytes(raw)
+    members = {} if text == b"null" else _OBJECT.decode(text)
+    members["include_usage"] = msgspec.Raw(b"true")
+    return _encode(members)
+
+
+class Usage(msgspec.Struct):
+    """Token counts as model servers report them, in any of the dialects."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    prompt_tokens_details: Any = None
+    input_tokens_details: Any = None
+    cache_read_input_tokens: Any = None
+
+    def counts(self) -> tuple[int | None, int | None, int | None]:
+        """Prompt, completion and cached tokens; None where the server did not say (or said nonsense)."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        cached = details.get("cached_tokens") if isinstance(details, dict) else self.cache_read_input_tokens
+        return (
+            _count(self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens),
+            _count(self.completion_tokens if self.completion_tokens is not None else self.output_tokens),
+            _count(cached),
+        )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+def error_type(dialect: Dialect, status: int) -> str:
+    """The `type` of an error in a dialect's vocabulary."""
+    if dialect is Dialect.ANTHROPIC:
+        return _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+def encode_error(dialect: Dialect, status: int, code: str, message: str, param: str | None = None) -> bytes:
+    """An error body in the caller's dialect."""
+    kind = error_type(dialect, status)
+    if dialect is Dialect.ANTHROPIC:
+        return _encode({"type": "error", "error": {"type": kind, "message": message}})
+    if dialect is Dialect.PROBLEM:
+        return _encode({"type": f"urn:sndr:error:{code}", "title": message, "status": status, "code": code})
+    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def encode_error_event(dialect: Dialect, status: int, code: str, message: str, sequence_number: int = 0) -> bytes:
+    """The one event that tells a stream's reader that the stream failed."""
+    if dialect is Dialect.RESPONSES:
+        body = _encode(
+            {"type": "error", "code": code, "message": message, "param": None, "sequence_number": sequence_number}
+        )
+        return b"event: error\ndata: " + body + b"\n\n"
+    body = encode_error(dialect, status, code, message)
+    return (b"event: error\ndata: " if dialect is Dialect.ANTHROPIC else b"data: ") + body + b"\n\n"

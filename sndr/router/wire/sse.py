@@ -1,0 +1,188 @@
+"""Server-sent events as they pass: token counts read from the end, one kind of event hidden, the rest untouched.
+
+Nothing is parsed while a stream runs. A bounded tail of what passed is kept, and read once at the end. Only where the
+gateway asked for usage on its own account is an event that is still incomplete held back (64 KiB at most), because the
+event that carries nothing but usage must not reach a client that did not ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from sndr.router.wire.openai_api import Usage
+
+__all__ = ["Scan", "StreamTail", "UsageFilter", "scan_json"]
+
+TAIL_BYTES: Final = 16_384
+HELD_MAX: Final = 65_536
+_BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+_FINISH: Final = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
+_EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
+_DECODER: Final = msgspec.json.Decoder(Usage)
+
+
+class Scan:
+    """What a response says about itself.
+
+    Attributes:
+        prompt_tokens, completion_tokens, cached_tokens: None where the server did not say.
+        finish_reason: The server's word; None when there was none.
+    """
+
+    __slots__ = ("cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens")
+
+    def __init__(self, text: bytes) -> None:
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        for found in _USAGE.finditer(text):
+            try:
+                prompt, completion, cached = _DECODER.decode(found[1]).counts()
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            # Some servers count the prompt in the first event and the answer in the last one.
+            self.prompt_tokens = prompt if prompt is not None else self.prompt_tokens
+            self.completion_tokens = completion if completion is not None else self.completion_tokens
+            self.cached_tokens = cached if cached is not None else self.cached_tokens
+        reason: bytes | None = None
+        for found in _FINISH.finditer(text):
+            reason = found[1]
+        self.finish_reason = None if reason is None else reason.decode()
+
+
+def scan_json(tail: bytes) -> Scan:
+    """Read the counts at the end of a JSON answer (all of it, or its last bytes)."""
+    return Scan(tail)
+
+
+class StreamTail:
+    """The first and the last bytes of a body that passes through."""
+
+    __slots__ = ("_bytes", "_first", "_parts")
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._parts: deque[bytes] = deque()
+        self._bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Remember; returns the data unchanged."""
+        self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes > 2 * TAIL_BYTES:
+            self._trim()
+        return data
+
+    def flush(self) -> bytes:
+        """Bytes that were held back: none."""
+        return b""
+
+    def _trim(self) -> None:
+        if not self._first:
+            self._first = self._parts[0][:TAIL_BYTES]
+        text = b"".join(self._parts)[-TAIL_BYTES:]
+        self._parts.clear()
+        self._parts.append(text)
+        self._bytes = len(text)
+
+    def text(self) -> bytes:
+        """What is remembered."""
+        return self._first + b"".join(self._parts)
+
+    def scan(self) -> Scan:
+        """Read what the response said about itself."""
+        return Scan(self.text())
+
+    def next_sequence_number(self) -> int:
+        """One more than the last event's number, for streams that number their events."""
+        last = -1
+        for found in _SEQUENCE.finditer(self.text()):
+            last = int(found[1])
+        return last + 1
+
+    def ends_inside_event(self) -> bool:
+        """Whether the client has seen part of an event whose end never came."""
+        text = b"".join(self._parts)[-4:]
+        return bool(text) and not text.endswith((b"\n\n", b"\r\r", b"\r\n\r\n"))
+
+
+class UsageFilter(StreamTail):
+    """A tail that also hides the event that carries only usage, and holds back what is not yet a whole event."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns what may go to the client now."""
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        if not data.endswith(b"\n\n"):
+            data = self._hold(data)
+            if not data:
+                return b""
+        if b'"usage"' in data and _USAGE_OBJECT.search(data) is not None:
+            return self._hide(data)
+        return StreamTail.feed(self, data)
+
+    def flush(self) -> bytes:
+        """The stream ended: an event that was never finished is passed on as it is."""
+        held, self._held = self._held, b""
+        return StreamTail.feed(self, held) if held else b""
+
+    def _hold(self, data: bytes) -> bytes:
+        """Keep the trailing incomplete event; returns the whole events before it."""
+        end = 0
+        for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"):
+            found = data.rfind(mark)
+            if found >= 0:
+                end = max(end, found + len(mark))
+        if len(data) - end > HELD_MAX:
+            # Larger than any usage event: not worth holding back.
+            return data
+        self._held = data[end:]
+        return data[:end]
+
+    def _hide(self, data: bytes) -> bytes:
+        kept: list[bytes] = []
+        start = 0
+        while start < len(data):
+            found = _BOUNDARY.search(data, start)
+            end = found.end() if found is not None else len(data)
+            event = data[start:end]
+            if _is_usage_only(event):
+                # Remembered for the counts, not sent.
+                StreamTail.feed(self, event)
+            else:
+                kept.append(StreamTail.feed(self, event))
+            start = end
+        return b"".join(kept)
+
+
+class _Event(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw | None = None
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+
+
+def _is_usage_only(event: bytes) -> bool:
+    if _EMPTY_CHOICES.search(event) is None or _USAGE_OBJECT.search(event) is None:
+        return False
+    lines = [line[5:].strip() for line in re.split(rb"\r\n|\n|\r", event) if line.startswith(b"data:")]
+    try:
+        value = _EVENT.decode(b"\n".join(lines))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return value.choices == [] and value.usage is not None and bytes(value.usage)[:1] == b"{"
