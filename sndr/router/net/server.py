@@ -136,9 +136,26 @@ class Connection(asyncio.Protocol):
     """One client connection."""
 
     __slots__ = (
-        "_body", "_body_left", "_body_max", "_busy", "_chunked", "_close_after", "_deadline", "_eof", "_head",
-        "_lingered", "_next_later", "_paused_reading", "_reader", "_responder", "_server", "_started", "_state",
-        "_stalled", "_transport", "_watch", "peer",
+        "_body",
+        "_body_left",
+        "_body_max",
+        "_busy",
+        "_chunked",
+        "_close_after",
+        "_deadline",
+        "_eof",
+        "_head",
+        "_lingered",
+        "_paused_reading",
+        "_reader",
+        "_responder",
+        "_server",
+        "_stalled",
+        "_started",
+        "_state",
+        "_transport",
+        "_watch",
+        "peer",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:

@@ -81,6 +81,11 @@ class Call:
         self.data = data
         self.connection: UpstreamConnection | None = None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for the response."""
+        return self.client is not None
+
     def cancel(self) -> None:
         """Give up: close the connection, receive nothing more."""
         self.client = None
@@ -202,7 +207,7 @@ class UpstreamConnection(asyncio.Protocol):
             client.response_end()
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         self._transport = None
         self._pool.forget(self)
         if self._call is not None:
@@ -327,7 +332,7 @@ class UpstreamPool:
         failure = Failure.UNREACHABLE
         try:
             for family, address in await self._resolve():
-                if call.client is None:
+                if not call.wanted:
                     return
                 try:
                     async with asyncio.timeout(CONNECT_S):
@@ -338,10 +343,10 @@ class UpstreamPool:
                         break
                     continue
                 self.opened += 1
-                if call.client is None:
-                    self.keep(connection)
-                else:
+                if call.wanted:
                     connection.send(call)
+                else:
+                    self.keep(connection)
                 return
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -48,7 +48,7 @@ def reason_phrase(status: int) -> str:
     return _REASONS.get(status, "Status")
 
 
-class Malformed(Exception):
+class Malformed(Exception):  # noqa: N818 - says what the message is
     """A message that cannot be read safely; the connection must not be used any further.
 
     Attributes:
@@ -243,10 +243,11 @@ class RequestReader:
             raise self._bad_line(raw)
         fields = _Fields()
         parser = httptools.HttpRequestParser(fields)
+        upgrade = False
         try:
             parser.feed_data(raw)
         except httptools.HttpParserUpgrade:
-            parser = None
+            upgrade = True
         except httptools.HttpParserError:
             raise Malformed("malformed request head") from None
         if len(fields.headers) > HEADERS_MAX:
@@ -255,7 +256,7 @@ class RequestReader:
         self._searched = 0
         self._buffer = buffer[end:]
         if head.chunked:
-            self._chunk_parser = parser if parser is not None else _chunk_parser(fields)
+            self._chunk_parser = _chunk_parser(fields) if upgrade else parser
             self._fields = fields
             fields.complete = False
             self._tail = b""

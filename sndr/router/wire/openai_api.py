@@ -28,7 +28,7 @@ class Dialect(StrEnum):
     PROBLEM = "problem"
 
 
-class Refused(RequestError):
+class Refused(RequestError):  # noqa: N818 - says what happened to the request
     """A request that gets an error body instead of an answer.
 
     Attributes:
@@ -165,7 +165,7 @@ class ChatRequest:
         """
         parts: list[Any] = []
         add = parts.append
-        present = set() if force or default else None
+        present: set[str] | None = set() if force or default else None
         asked = False
         for key, raw in self._members.items():
             name = key.name
