@@ -1,4 +1,4 @@
-"""Time and back-pressure for connections: one coarse ticker instead of a timer per request, and write-stall watching."""
+"""Time and back-pressure for connections: one coarse ticker instead of a timer each, and a watch for stalled writes."""
 
 from __future__ import annotations
 

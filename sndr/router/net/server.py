@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._leave()
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         self._leave()
         server = self._server
         server.connections.discard(self)
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
 
     def _body_is_spare(self) -> bool:
         """Whether nothing of the request is missing, so that the next one can be found."""
-        return self._reader.complete or (self._body_left is not None and not self._chunked and self._skippable())
+        return self._reader.complete or self._skippable()
 
     def _skippable(self) -> bool:
         head = self._head

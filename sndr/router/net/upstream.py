@@ -81,8 +81,7 @@ class Call:
         self.data = data
         self.connection: UpstreamConnection | None = None
 
-    @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether somebody still waits for the response."""
         return self.client is not None
 
@@ -331,8 +330,9 @@ class UpstreamPool:
     async def _connect(self, call: Call) -> None:
         failure = Failure.UNREACHABLE
         try:
-            for family, address in await self._resolve():
-                if not call.wanted:
+            addresses = await self._resolve()
+            for family, address in addresses:
+                if not call.is_wanted():
                     return
                 try:
                     async with asyncio.timeout(CONNECT_S):
@@ -343,7 +343,7 @@ class UpstreamPool:
                         break
                     continue
                 self.opened += 1
-                if call.wanted:
+                if call.is_wanted():
                     connection.send(call)
                 else:
                     self.keep(connection)
