@@ -5,13 +5,10 @@ several documents, YAML 1.1 words), refuses what is not a plain file before it c
 every file with its place. Nothing is returned unless everything was good.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,8 +58,7 @@ class Place(NamedTuple):
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(NamedTuple):
     """Everything that the table and the preset verbs are made from.
 
     Attributes:

@@ -4,11 +4,8 @@ Every value has one owning layer (or a short list of them, highest first); there
 of blocks. Each value remembers where it came from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sndr.cli.table.catalog import Catalog, CatalogError, Place
 from sndr.cli.table.fields import Finding
@@ -19,8 +16,7 @@ __all__ = ["Composed", "Resolved", "Source", "check_evidence", "check_preset", "
 _CONTAINER_PREFIX = {"vllm": "vllm", "llama-cpp": "llamacpp"}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a composed value comes from.
 
     Attributes:
@@ -39,8 +35,7 @@ class Source:
         return catalog.place(self.layer, self.file, self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(NamedTuple):
     """One preset and its layers, which go together."""
 
     preset: Preset
@@ -61,8 +56,7 @@ class Composed:
         return seqs
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """Every composed value of one preset, and where each comes from.
 
     Attributes:

@@ -5,8 +5,6 @@ be. So ``no``, ``010``, ``1:30`` or ``2026-06-19`` in a text field are those ver
 number field are an error instead of a surprise.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
