@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from sndr.cli.main import LazyGroup
+from sndr.cli.output import write_err, write_out
+from sndr.errors import InputError
+from sndr.resources import presets_dir
 
-__all__ = ["routing_table"]
+__all__ = ["TableInvalidError", "check", "routing_table"]
+
+
+class TableInvalidError(InputError):
+    """A table breaks the contract.
+
+    Attributes:
+        findings: One line for each fault: where the table comes from, the JSON pointer, what is wrong.
+    """
+
+    def __init__(self, name: str, findings: Sequence[object]) -> None:
+        super().__init__("table_invalid", f"{name}: {len(findings)} faults")
+        self.findings = [f"{name}: {finding}" for finding in findings]
+
+
+def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value == "":
+        raise click.BadParameter("empty; allowed: a path", ctx, param)
+    if value == "-" and param.name == "out":
+        raise click.BadParameter("to print the table, leave --out away", ctx, param)
+    return value
+
+
+def _utf8(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    try:
+        (value or "").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("not UTF-8", ctx, param) from error
+    return value
 
 
 @click.group(
@@ -18,7 +52,69 @@ __all__ = ["routing_table"]
         "explain": ("sndr.cli.table.explain:explain", "Decide one request and say why, step by step."),
     },
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the table (so does no option at all).")
+@click.option("--validate", is_flag=True, help="Check the table instead of printing it; all faults are listed.")
+@click.option("--out", metavar="FILE", callback=_not_empty, help="Check, then replace FILE whole or not at all.")
+@click.option("--vllm-pin", metavar="PIN", callback=_utf8, help="The vLLM version to state in the table.")
+@click.option("--presets", metavar="DIR", callback=_not_empty, help="Read another catalog than the shipped one.")
 @click.pass_context
-def routing_table(ctx: click.Context) -> int | None:
+def routing_table(
+    ctx: click.Context, as_json: bool, validate: bool, out: str | None, vllm_pin: str | None, presets: str | None
+) -> None:
     """Emit the routing table as JSON on standard output."""
-    return None if ctx.invoked_subcommand else 1
+    if ctx.invoked_subcommand is not None:
+        if as_json or validate or (out, vllm_pin, presets) != (None, None, None):
+            raise click.UsageError(f"options of {ctx.info_name} go without a verb; put them after the verb", ctx)
+        return
+    from sndr.cli.table.build import build_table
+    from sndr.cli.table.catalog import load_catalog
+    from sndr.cli.table.encode import encode
+
+    catalog_dir = presets_dir() if presets is None else presets
+    target = None
+    if out is not None:
+        from sndr.cli.table.target import resolve_target
+
+        target = resolve_target(out, catalog_dir)
+    table = build_table(load_catalog(catalog_dir), vllm_pin)
+    text = encode(table)
+    if validate or target is not None:
+        _validate(table, catalog_dir, "routing-table")
+    if target is not None:
+        from sndr.cli.table.target import write_target
+
+        write_target(target, text.encode("ascii"))
+        write_err(f"routing-table: wrote {target.given}: {_summary(table)}")
+    elif validate:
+        write_err(f"routing-table: valid: {_summary(table)}")
+    else:
+        write_out(text)
+
+
+@click.command()
+@click.argument("file")
+@click.option("--presets", metavar="DIR", callback=_not_empty, help="The catalog that the evidence paths lie in.")
+def check(file: str, presets: str | None) -> None:
+    """Validate the routing table in FILE (- is standard input); all faults are listed."""
+    from sndr.cli.table.document import read_json
+
+    table = read_json(file)
+    name = "standard input" if file == "-" else file
+    _validate(table, presets_dir() if presets is None else presets, name)
+    write_err(f"{name}: valid: {_summary(table)}")
+
+
+def _validate(table: Any, catalog_dir: str, name: str) -> None:
+    from sndr.cli.table.validate import table_findings
+
+    findings = table_findings(table, catalog_dir)
+    if findings:
+        raise TableInvalidError(name, findings)
+
+
+def _summary(table: Any) -> str:
+    counts = ((len(table[key]), what) for key, what in _COUNTED)
+    return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)
+
+
+_COUNTED = (("presets", "preset"), ("routing_rules", "rule"), ("coverage_gaps", "gap"))

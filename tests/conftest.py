@@ -1,0 +1,9 @@
+"""For every test: the gate's coverage stays in this process, and no variable of the caller's shell decides a result."""
+
+from __future__ import annotations
+
+import os
+
+# The gate starts coverage through this variable; processes that tests start would each pay for it otherwise.
+for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG", "SOURCE_DATE_EPOCH", "SNDR_TRACEBACK"):
+    os.environ.pop(name, None)
