@@ -125,6 +125,10 @@ class Readiness(Protocol):
         """Whether the tier may be chosen; must be a dictionary look-up."""
         ...
 
+    def context_limit(self, tier_id: str, generation: int) -> int | None:
+        """Context length that the tier's server advertises for its model; None while unknown."""
+        ...
+
     def served(self, tier_id: str, generation: int) -> None:
         """A response of this tier has just delivered bytes: a probe that times out now is no reason to eject it."""
         ...
