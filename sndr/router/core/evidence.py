@@ -1,0 +1,96 @@
+"""Evidence for resuming a managed change: its form, and whether it fits this transaction.
+
+It is the operator's assertion. Nothing here looks at a container or at a weight; it is checked for form, for the
+model it says is served, for being younger than the hold, and for not having been used before.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from sndr.router.core.effects import Code
+from sndr.router.core.projection import Projection
+from sndr.router.core.receipt import Container, Evidence, Receipt
+
+__all__ = ["FUTURE_MS", "TRUST", "WINDOW_MS", "check_evidence", "parse_instant"]
+
+WINDOW_MS: Final = 5_000
+"""How much earlier than the hold an observation may claim to be: clocks of two hosts differ."""
+
+FUTURE_MS: Final = 300_000
+"""How far ahead of this host's clock an observation may claim to be."""
+
+TRUST: Final = "operator_asserted"
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_CONTAINER: Final = re.compile(r"[0-9a-f]{12,64}")
+_IMAGE: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z", re.ASCII)
+
+
+def parse_instant(text: str) -> int | None:
+    """Milliseconds since 1970 of an RFC 3339 instant in UTC with `Z`; None when it is not one.
+
+    A fraction of a second is cut to milliseconds. A leap second is not accepted: no clock we compare with shows it.
+    """
+    match = _INSTANT.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        whole = datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(whole.timestamp()) * 1000 + int(((match[2] or ".")[1:] + "000")[:3])
+
+
+def check_evidence(
+    receipt: Receipt, proposed: Projection, evidence: Evidence | None, *, earlier: Evidence | None, now_ms: int
+) -> Code | None:
+    """Why `evidence` does not let this transaction go on; None when it does.
+
+    Args:
+        receipt: The held transaction; only a managed one takes evidence, and it needs it.
+        proposed: The routes it would commit.
+        evidence: What the operator handed in.
+        earlier: Evidence of the transaction before, where known.
+        now_ms: Wall time of this host.
+    """
+    if not receipt.managed:
+        return None if evidence is None else Code.INVALID_CHANGE
+    if evidence is None:
+        return Code.EVIDENCE_REQUIRED
+    if not _is_well_formed(evidence):
+        return Code.EVIDENCE_INVALID
+    if set(evidence.containers) != set(receipt.scope):
+        return Code.EVIDENCE_MISMATCH
+    if evidence == earlier:
+        return Code.EVIDENCE_REPLAYED
+    for tier_id, container in evidence.containers.items():
+        observed = parse_instant(container.observed_at)
+        assert observed is not None
+        if container.served_model != proposed.tiers[tier_id].model:
+            return Code.EVIDENCE_MISMATCH
+        if not receipt.created_at_ms - WINDOW_MS <= observed <= now_ms + FUTURE_MS:
+            return Code.EVIDENCE_INVALID
+    return None
+
+
+def _is_well_formed(evidence: Evidence) -> bool:
+    return (
+        _NAME.fullmatch(evidence.campaign.id) is not None
+        and _SHA256.fullmatch(evidence.campaign.sha256) is not None
+        and all(_is_container(container) for container in evidence.containers.values())
+    )
+
+
+def _is_container(container: Container) -> bool:
+    return (
+        _CONTAINER.fullmatch(container.container_id) is not None
+        and _IMAGE.fullmatch(container.image_id) is not None
+        and _NAME.fullmatch(container.observer) is not None
+        and parse_instant(container.started_at) is not None
+        and parse_instant(container.observed_at) is not None
+    )
