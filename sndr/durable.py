@@ -29,6 +29,7 @@ __all__ = [
     "ReplaceFailed",
     "ReplaceUncertain",
     "Uncertain",
+    "file_id",
     "is_temp_name",
     "replace_file",
     "temp_name",
@@ -135,10 +136,14 @@ class Definite:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """The target may be the old content or the new one, now or after a power cut: read it, or write again."""
+    """The target may be the old content or the new one, now or after a power cut: read it, or write again.
+
+    `file` is the new file, to recognise it by.
+    """
 
     step: str
     errno: int
+    file: FileId
 
 
 Outcome: TypeAlias = Done | Definite | Uncertain
@@ -224,14 +229,14 @@ def replace_file(disk: Disk, dir_fd: int, name: str, data: bytes, *, mode: int |
             if _is_unchanged(disk, dir_fd, name, before):
                 return Definite(step, _number(error))
             temp = None
-            return Uncertain(step, _number(error))
+            return Uncertain(step, _number(error), file_id(made))
         temp = None
         step = "fsync_dir"
         try:
             disk.fsync(dir_fd)
         except OSError as error:
-            return Uncertain(step, _number(error))
-        return Done(_file_id(made))
+            return Uncertain(step, _number(error), file_id(made))
+        return Done(file_id(made))
     except OSError as error:
         return Definite(step, _number(error))
     finally:
@@ -294,7 +299,8 @@ def _lstat(disk: Disk, dir_fd: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _file_id(result: os.stat_result) -> FileId:
+def file_id(result: os.stat_result) -> FileId:
+    """The identity in a stat result."""
     return FileId(result.st_dev, result.st_ino)
 
 
@@ -306,7 +312,7 @@ def _is_unchanged(disk: Disk, dir_fd: int, name: str, before: os.stat_result | N
         return False
     if before is None or after is None:
         return before is after
-    return _file_id(after) == _file_id(before)
+    return file_id(after) == file_id(before)
 
 
 def _number(error: OSError) -> int:

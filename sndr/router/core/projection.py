@@ -14,8 +14,8 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -45,10 +45,11 @@ __all__ = [
     "diff",
     "endpoint",
     "freeze",
+    "is_valid",
     "parse",
     "restart_only",
-    "route_sha256",
     "sha256",
+    "sha256_of_encoded",
     "thaw",
     "tier_sha256",
     "to_json",
@@ -154,15 +155,24 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What the gateway routes by. Deeply immutable; both mappings iterate in sorted order of their keys."""
+    """What the gateway routes by. Deeply immutable; both mappings iterate in sorted order of their keys.
+
+    Attributes:
+        encoded: The canonical bytes, kept because every write and every comparison needs them.
+    """
 
     aliases: Mapping[str, Target]
     tiers: Mapping[str, Tier]
+    encoded: bytes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoded", canonical(to_json(self)))
 
 
-TIER_KEYS: Final = tuple(field.name for field in fields(Tier))
+TIER_KEYS: Final = tuple(member.name for member in fields(Tier))
 BOOT_LOCKED: Final = frozenset({"auth_env", "model_identity", "serves"})
 REPLACEABLE: Final = frozenset(TIER_KEYS) - BOOT_LOCKED
+_CONTAINER_KEYS: Final = ("extra_body", "extra_body_defaults", "params", "serves")
 _RESERVED: Final = frozenset({"replicas"})
 
 
@@ -190,12 +200,12 @@ def canonical(value: object) -> bytes:
 
 def sha256(projection: Projection) -> str:
     """`effective_route_sha256`: lower-case hex; equal for equal content, whatever the revision or environment."""
-    return route_sha256(to_json(projection))
+    return sha256_of_encoded(projection.encoded)
 
 
-def route_sha256(document: object) -> str:
-    """`sha256` of a projection that is still in its JSON form, valid or not."""
-    return hashlib.sha256(_HASH_PREFIX + canonical(document)).hexdigest()
+def sha256_of_encoded(encoded: bytes) -> str:
+    """`sha256` of canonical bytes that are not, or not yet, a value."""
+    return hashlib.sha256(_HASH_PREFIX + encoded).hexdigest()
 
 
 def tier_sha256(tier: Tier) -> str:
@@ -239,11 +249,10 @@ def _target_json(target: Target) -> dict[str, object]:
 
 
 def _tier_json(tier: Tier) -> dict[str, object]:
-    return {key: _thaw_field(getattr(tier, key)) for key in TIER_KEYS}
-
-
-def _thaw_field(value: FrozenJson) -> object:
-    return thaw(value) if isinstance(value, (Mapping, tuple)) else value
+    document = {key: getattr(tier, key) for key in TIER_KEYS}
+    for key in _CONTAINER_KEYS:
+        document[key] = thaw(document[key])
+    return document
 
 
 # --- parsing
@@ -293,11 +302,24 @@ def parse(document: object, *, fill: bool = False) -> Projection:
     aliases = _parse_aliases(root.get("aliases", {}), known, faults, fill=fill)
     if not faults.found:
         result = Projection(MappingProxyType(aliases), MappingProxyType(tiers))
-        size = len(canonical(to_json(result)))
+        size = len(result.encoded)
         if size <= PROJECTION_BYTES_MAX:
             return result
         faults.add("", f"the routes take {size} bytes, at most {PROJECTION_BYTES_MAX} are allowed", "change_too_large")
     raise ProjectionError(tuple(faults.found))
+
+
+def is_valid(projection: Projection, trusted: Iterable[Projection] = ()) -> bool:
+    """Whether `parse` would accept the value. Tiers that a trusted projection shares are not looked at again."""
+    if any(projection.tiers is other.tiers for other in trusted):
+        faults = _Faults()
+        aliases = {alias: _target_json(target) for alias, target in projection.aliases.items()}
+        again = _parse_aliases(aliases, set(projection.tiers), faults, fill=False)
+        return not faults.found and again == projection.aliases and len(projection.encoded) <= PROJECTION_BYTES_MAX
+    try:
+        return parse(to_json(projection)) == projection
+    except ProjectionError:
+        return False
 
 
 def _parse_aliases(given: object, known: set[str], faults: _Faults, *, fill: bool) -> dict[str, Target]:

@@ -31,7 +31,7 @@ from sndr.router.core.projection import (
     canonical,
     freeze,
     parse,
-    route_sha256,
+    sha256_of_encoded,
     thaw,
     to_json,
 )
@@ -94,7 +94,8 @@ UNSAFE: Final = "route_state_unsafe"
 TOO_LARGE: Final = "route_state_too_large"
 
 # An unterminated string ends at the end of the text, so that a hostile file costs one pass and not one per quote.
-_NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+_STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_BRACKETS: Final = re.compile(r"[\[{\]}]")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _INSTANT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})\.([0-9]{3})Z")
@@ -173,14 +174,10 @@ def decode_strict(data: bytes, *, depth_max: int = DEPTH_MAX) -> object:
     except UnicodeDecodeError as error:
         raise StrictJsonError(f"is not UTF-8 at byte {error.start}") from None
     depth = 0
-    for match in _NESTING.finditer(text):
-        token = match.group()
-        if token in ("[", "{"):
-            depth += 1
-            if depth > depth_max:
-                raise StrictJsonError(f"is nested deeper than {depth_max} levels")
-        elif token in ("]", "}"):
-            depth -= 1
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > depth_max:
+            raise StrictJsonError(f"is nested deeper than {depth_max} levels")
     try:
         return json.loads(
             text,
@@ -261,31 +258,38 @@ def encode_record(record: Record) -> bytes:
     Raises:
         ControlError: `change_too_large`; a bound of the file, the receipt, its change or its evidence is exceeded.
     """
-    document = _document(record)
-    _check_bound(document["transaction"], "the receipt", RECEIPT_BYTES_MAX)
-    document["digest"] = content_sha256(document)
-    data = canonical(document)
+    transaction = b"null" if record.transaction is None else canonical(receipt_document(record.transaction))
+    _check_bound(transaction, "the receipt", RECEIPT_BYTES_MAX)
+    # The members in their canonical order; the routes are spliced in as the bytes that their values keep.
+    head = b'{"authority_id":%b,"boot":%b,"current":%b,' % (
+        canonical(record.authority_id),
+        canonical({"projection_sha256": record.boot_sha256}),
+        _encode_revision(record.current),
+    )
+    tail = b'"previous":%b,"schema":%b,"transaction":%b,"write_seq":%b}' % (
+        b"null" if record.previous is None else _encode_revision(record.previous),
+        canonical(SCHEMA),
+        transaction,
+        canonical(record.write_seq),
+    )
+    digest = hashlib.sha256(head + tail).hexdigest()
+    data = b'%b"digest":"%b",%b' % (head, digest.encode(), tail)
     if len(data) > FILE_BYTES_MAX:
         raise ControlError("change_too_large", f"the authority file would take {len(data)} bytes of {FILE_BYTES_MAX}")
     return data
 
 
-def _check_bound(document: object, what: str, limit: int) -> None:
-    size = len(canonical(document))
-    if size > limit:
-        raise ControlError("change_too_large", f"{what} would take {size} bytes of {limit}")
+def _encode_revision(revision: Revision) -> bytes:
+    return b'{"effective_route_sha256":%b,"projection":%b,"route_revision":%b}' % (
+        canonical(revision.effective_route_sha256),
+        revision.projection.encoded,
+        canonical(revision.route_revision),
+    )
 
 
-def _document(record: Record) -> dict[str, object]:
-    return {
-        "authority_id": record.authority_id,
-        "boot": {"projection_sha256": record.boot_sha256},
-        "current": revision_document(record.current),
-        "previous": None if record.previous is None else revision_document(record.previous),
-        "schema": SCHEMA,
-        "transaction": None if record.transaction is None else receipt_document(record.transaction),
-        "write_seq": record.write_seq,
-    }
+def _check_bound(encoded: bytes, what: str, limit: int) -> None:
+    if len(encoded) > limit:
+        raise ControlError("change_too_large", f"{what} would take {len(encoded)} bytes of {limit}")
 
 
 def revision_document(revision: Revision) -> dict[str, object]:
@@ -360,7 +364,7 @@ def change_document(change: ChangeSpec) -> dict[str, object]:
             document = {"kind": "tier_replacement", "tiers": {tier: thaw(patch) for tier, patch in tiers.items()}}
         case Rollback():
             document = {"kind": "rollback"}
-    _check_bound(document, "the change", CHANGE_BYTES_MAX)
+    _check_bound(canonical(document), "the change", CHANGE_BYTES_MAX)
     return document
 
 
@@ -377,7 +381,7 @@ def evidence_document(evidence: Evidence) -> dict[str, object]:
             for tier, container in evidence.containers.items()
         },
     }
-    _check_bound(document, "the evidence", EVIDENCE_BYTES_MAX)
+    _check_bound(canonical(document), "the evidence", EVIDENCE_BYTES_MAX)
     return document
 
 
@@ -397,11 +401,15 @@ def parse_record(data: bytes) -> Record:
     return examination.record
 
 
-def examine(data: bytes) -> Examination:
+def examine(data: bytes, *, known: tuple[Projection, ...] = ()) -> Examination:
     """Everything that is wrong with the bytes by themselves, without a boot file beside them.
 
     The record is there only when there is no problem at all. A digest or a hash is checked even if the schema was not
     met, so that one look finds as much as it can.
+
+    Args:
+        data: The whole file.
+        known: Routes that passed the parser before. The same bytes are not parsed again; other bytes are.
     """
     problems: list[Problem] = []
     if not data:
@@ -416,7 +424,7 @@ def examine(data: bytes) -> Examination:
         return Examination(None, (Problem(CORRUPT, "", str(error)),))
     except UnicodeEncodeError:
         return Examination(None, (Problem(CORRUPT, "", "has a lone surrogate"),))
-    record = _read_record(_Object(document, "", problems))
+    record = _read_record(_Object(document, "", problems), data, known)
     return Examination(record if not problems else None, tuple(problems))
 
 
@@ -430,7 +438,7 @@ def parse_change(document: object) -> ChangeSpec:
     change = _read_change(_Object(document, "", problems))
     _refuse(problems, "invalid_change")
     assert change is not None
-    _check_bound(document, "the change", CHANGE_BYTES_MAX)
+    _check_bound(canonical(document), "the change", CHANGE_BYTES_MAX)
     return change
 
 
@@ -443,7 +451,7 @@ def parse_evidence(document: object) -> Evidence:
     problems: list[Problem] = []
     evidence = _read_evidence(_Object(document, "", problems))
     _refuse(problems, "evidence_invalid")
-    _check_bound(document, "the evidence", EVIDENCE_BYTES_MAX)
+    _check_bound(canonical(document), "the evidence", EVIDENCE_BYTES_MAX)
     return evidence
 
 
@@ -584,7 +592,7 @@ class _Object:
             self.bad(None, f"takes {size} bytes, at most {limit} are allowed")
 
 
-def _read_record(root: _Object) -> Record:
+def _read_record(root: _Object, data: bytes, known: tuple[Projection, ...]) -> Record:
     root.close(*_MEMBERS)
     if root.raw("schema") != SCHEMA and "schema" in root:
         root.bad("schema", f"must be {SCHEMA}; another release wrote this file")
@@ -600,17 +608,9 @@ def _read_record(root: _Object) -> Record:
     receipt_shell = root.optional_child("transaction")
     receipt = None if receipt_shell is None else _read_receipt(receipt_shell)
     stored = root.sha256("digest")
-    if stored and stored != content_sha256({key: root.raw(key) for key in root if key != "digest"}):
+    if stored and stored != _digest(root, stored, data):
         root.bad("digest", "does not match the content (it was edited or damaged)", CORRUPT)
-    for shell, fence in zip(shells, fences, strict=True):
-        if not fence.effective_route_sha256 or "projection" not in shell:
-            continue
-        if fence.effective_route_sha256 != route_sha256(shell.raw("projection")):
-            shell.bad("effective_route_sha256", "does not match the projection", CORRUPT)
-    revisions = [
-        Revision(fence.route_revision, fence.effective_route_sha256, _read_projection(shell))
-        for shell, fence in zip(shells, fences, strict=True)
-    ]
+    revisions = [_read_revision(shell, fence, known) for shell, fence in zip(shells, fences, strict=True)]
     return Record(
         authority_id=authority_id,
         boot_sha256=boot_sha256,
@@ -621,6 +621,13 @@ def _read_record(root: _Object) -> Record:
     )
 
 
+def _digest(root: _Object, stored: str, data: bytes) -> str:
+    head, found, tail = data.partition(b'"digest":"%b",' % stored.encode())
+    if found and not root.problems:  # canonical so far: cutting the member out leaves the canonical rest
+        return hashlib.sha256(head + tail).hexdigest()
+    return content_sha256({key: root.raw(key) for key in root if key != "digest"})
+
+
 def _read_fence(shell: _Object, *more: str) -> Fence:
     shell.close("effective_route_sha256", "route_revision", *more)
     return Fence(shell.integer("route_revision", 1), shell.sha256("effective_route_sha256"))
@@ -629,11 +636,21 @@ def _read_fence(shell: _Object, *more: str) -> Fence:
 _NOTHING: Final = Projection(MappingProxyType({}), MappingProxyType({}))
 
 
-def _read_projection(shell: _Object) -> Projection:
-    if "projection" not in shell:
-        return _NOTHING
+def _read_revision(shell: _Object, fence: Fence, known: tuple[Projection, ...]) -> Revision:
+    projection = _NOTHING
+    if "projection" in shell:
+        document = shell.raw("projection")
+        encoded = canonical(document)
+        if fence.effective_route_sha256 and fence.effective_route_sha256 != sha256_of_encoded(encoded):
+            shell.bad("effective_route_sha256", "does not match the projection", CORRUPT)
+        match = next((candidate for candidate in known if candidate.encoded == encoded), None)
+        projection = _parse_projection(shell, document) if match is None else match
+    return Revision(fence.route_revision, fence.effective_route_sha256, projection)
+
+
+def _parse_projection(shell: _Object, document: object) -> Projection:
     try:
-        return parse(shell.raw("projection"))
+        return parse(document)
     except ProjectionError as error:
         for finding in error.findings:
             shell.problems.append(Problem(UNSAFE, f"{shell.pointer}/projection{finding.pointer}", finding.message))
