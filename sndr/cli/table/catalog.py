@@ -29,6 +29,7 @@ from sndr.cli.table.layers import (
     SpecDecode,
 )
 from sndr.errors import InputError
+from sndr.resources import presets_dir
 
 __all__ = ["MAX_FILE_BYTES", "Catalog", "CatalogError", "Place", "default_root", "load_catalog", "parse_yaml"]
 
@@ -112,14 +113,8 @@ class Catalog(NamedTuple):
 
 
 def default_root() -> str:
-    """Return the catalog that comes with the package.
-
-    In a checkout (and an editable install of one) it is ``presets/`` beside the package; in a wheel it is inside it.
-    """
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    packaged = os.path.join(package, "_data", "presets")
-    beside = os.path.join(os.path.dirname(package), "presets")
-    return packaged if os.path.isdir(packaged) or not os.path.isdir(beside) else beside
+    """Return the catalog that comes with the package: ``presets/`` of a checkout, or the copy inside a wheel."""
+    return presets_dir()
 
 
 # ---------------------------------------------------------------------------------------------------------------- YAML

@@ -52,8 +52,16 @@ class Composed(NamedTuple):
     @property
     def max_num_seqs(self) -> int:
         """Return how many sequences the engine runs at once."""
-        seqs: int = sizing_of(self.profile, self.hardware).get("max_num_seqs", DEFAULT_SIZING["max_num_seqs"])
-        return seqs
+        return self._size("max_num_seqs")
+
+    @property
+    def max_model_len(self) -> int:
+        """Return how long a context the engine takes."""
+        return self._size("max_model_len")
+
+    def _size(self, key: str) -> int:
+        value: int = sizing_of(self.profile, self.hardware).get(key, DEFAULT_SIZING[key])
+        return value
 
 
 class Resolved(NamedTuple):
