@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from sndr.cli.preset.view import (
     write_json,
 )
 from sndr.cli.table.catalog import Catalog, load_catalog
-from sndr.cli.table.compose import Composed, Source, compose, resolve
+from sndr.cli.table.compose import Composed, Resolved, Source, compose, resolve
 from sndr.cli.table.layers import Evidence, Preset
 
 __all__ = ["explain"]
@@ -86,13 +87,7 @@ def explain(preset_id: str, root: str | None, as_json: bool) -> None:
             ("status", f"{card['status']}, {card['maturity']}; for {card['audience']}; mode {card['mode']}"),
         ]
     )
-    text += "\nComposed\n" + rows_text(
-        [
-            (name, _cut(value_text(value)), places[name]["layer"], f"{places[name]['file']}:{places[name]['line']}")
-            for name, value in resolved.values.items()
-        ],
-        "  ",
-    )
+    text += "\nComposed\n" + rows_text(list(_lines(resolved, places)), "  ")
     if fallback is not None:
         text += f"\nAgainst its fallback, {fallback}\n"
         rows = [(name, _cut(value_text(here)), _cut(value_text(there))) for name, (here, there) in difference.items()]
@@ -110,13 +105,23 @@ def explain(preset_id: str, root: str | None, as_json: bool) -> None:
     write_out(text)
 
 
+def _lines(resolved: Resolved, places: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield one line for each value and each variable: name, value, layer and place."""
+    values = {name: value for name, value in resolved.values.items() if name != "system_env" or not value}
+    values |= {f"system_env.{name}": text for name, text in resolved.values["system_env"].items()}
+    for name, value in values.items():
+        place = places[name]
+        where = f"{place['layer']}  {place['file']}:{place['line']}"
+        yield name, _cut(value_text(value)), where if place["stated"] else f"{place['layer']}  leaves it out"
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _place(catalog: Catalog, source: Source) -> dict[str, Any]:
     place = source.place(catalog)
-    return {"layer": place.layer, "file": place.file, "line": place.line}
+    return {"layer": place.layer, "file": place.file, "line": place.line, "stated": place.stated}
 
 
 def _difference(catalog: Catalog, composed: Composed, fallback: str) -> dict[str, list[Any]]:

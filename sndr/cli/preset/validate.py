@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from sndr.cli.output import write_err, write_out
-from sndr.cli.preset.view import json_option, presets_option, write_json
+from sndr.cli.preset.view import json_option, presets_option, value_text, write_json
 from sndr.cli.table.catalog import Catalog, CatalogError, load_catalog
 from sndr.cli.table.compose import check_evidence, check_preset, compose
 from sndr.cli.table.fields import Finding
@@ -80,7 +80,7 @@ def warnings_of(catalog: Catalog, preset: Preset, today: str) -> Iterator[Findin
 
     def differs(path: str, says: object, is_: object, what: str) -> None:
         if says != is_:
-            found.append((preset.file, path, f"the card says {says}, {what} is {is_}"))
+            found.append((preset.file, path, f"the card says {value_text(says)}, {what} is {value_text(is_)}"))
 
     if card["K"] is not None:
         differs("card.K", card["K"], composed.spec_decode_K, "the composed K")

@@ -99,10 +99,17 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={value_text(item)}" for key, item in value.items()) or "-"
+        return ", ".join(f"{key}={_inner(item)}" for key, item in value.items()) or "-"
     if isinstance(value, (list, tuple)):
-        return ", ".join(value_text(item) for item in value) or "-"
+        return ", ".join(_inner(item) for item in value) or "-"
     return str(value)
+
+
+def _inner(value: Any) -> str:
+    text = value_text(value)
+    if isinstance(value, Mapping):
+        return "{" + text + "}"
+    return f"[{text}]" if isinstance(value, (list, tuple)) else text
 
 
 def cell_text(family: str, axes: Mapping[str, Iterable[str]]) -> str:

@@ -51,12 +51,20 @@ class CatalogError(InputError):
 
 
 class Place(NamedTuple):
-    """Where a value was written: layer, file as shown to the reader, line and column from 1."""
+    """Where a value was written.
+
+    Attributes:
+        file: As shown to the reader.
+        line: Counted from 1; the nearest block's when the file leaves the key out.
+        column: Counted from 1.
+        stated: The key is there.
+    """
 
     layer: str
     file: str
     line: int
     column: int
+    stated: bool
 
 
 class Catalog(NamedTuple):
@@ -96,12 +104,11 @@ class Catalog(NamedTuple):
 
         Only findings and ``explain`` ask, so a load keeps no places in memory.
         """
-        line, column = _locate(self.root, file, path)
-        return Place(layer, self.shown_path(file), line, column)
+        return Place(layer, self.shown_path(file), *_locate(self.root, file, path))
 
     def finding(self, file: str, path: str, message: str) -> Finding:
         """Return a finding about a key of a file that was read without one."""
-        line, column = _locate(self.root, file, path)
+        line, column, _ = _locate(self.root, file, path)
         return Finding(self.shown_path(file), line, column, path, message)
 
     def has_path(self, path: str) -> bool:
@@ -283,25 +290,24 @@ def _plainly(event: Any, node: Node) -> None:
         )
 
 
-def _locate(root: str, file: str, path: str) -> tuple[int, int]:
-    """Return line and column of a key (or of the nearest block around it)."""
+def _locate(root: str, file: str, path: str) -> tuple[int, int, bool]:
+    """Return line and column of a value (a block's are its key's), or of the nearest block around it and False."""
     try:
         node = parse_yaml(_read_file(os.path.join(root, file)))
     except _BadFileError:
-        return 1, 1
-    place = node.line, node.column
-    for step in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path):
-        if step[0] and node.kind == SEQUENCE and int(step[0]) < len(node.value):
-            node = node.value[int(step[0])]
-        elif step[1] and node.kind == MAPPING:
-            found = [child for key, child in node.value if key.value == step[1]]
-            if not found:
-                break
-            node = found[0]
-        else:
-            break
-        place = node.line, node.column
-    return place
+        return 1, 1, False
+    line, column = node.line, node.column
+    for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path):
+        if index and node.kind == SEQUENCE and int(index) < len(node.value):
+            node = node.value[int(index)]
+            line, column = node.line, node.column
+            continue
+        found = [pair for pair in node.value if pair[0].value == name] if node.kind == MAPPING else []
+        if not found:
+            return line, column, False
+        key, node = found[0]
+        line, column = (node.line, node.column) if node.line == key.line else (key.line, key.column)
+    return line, column, True
 
 
 # ---------------------------------------------------------------------------------------------------------------- load
