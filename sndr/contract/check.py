@@ -242,8 +242,10 @@ def check_meaning(table: object, *, resolves: Callable[[str], bool] | None = Non
 
 
 def check_table(table: object, *, resolves: Callable[[str], bool] | None = None) -> list[Finding]:
-    """Structure, then meaning: everything that is wrong, in one list."""
-    return check_structure(table) + check_meaning(table, resolves=resolves)
+    """Structure, then meaning: everything that is wrong, in one list, each place once."""
+    found = check_structure(table)
+    named = {finding.pointer for finding in found if finding.code != "required"}
+    return found + [finding for finding in check_meaning(table, resolves=resolves) if finding.pointer not in named]
 
 
 def _check_presets(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[Finding]:
@@ -305,9 +307,12 @@ def _check_target(at: str, target: object, family: object, families: Mapping[str
         yield Finding(at, "other_family", text)
 
 
+_BRACKETS: Final = "()[]{}<>,;:\"'`"
+
+
 def evidence_paths(evidence: str) -> list[str]:
     """The paths that an evidence text names: words with a slash whose last part has a suffix, URLs left out."""
-    words = (word.strip("()[]{}<>,;:\"'`").rstrip(".") for word in evidence.split())
+    words = (word.lstrip(_BRACKETS).rstrip(_BRACKETS + ".") for word in evidence.split())
     return [word for word in words if "://" not in word and "/" in word and "." in word.rpartition("/")[2]]
 
 

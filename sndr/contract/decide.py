@@ -163,7 +163,7 @@ def explain(
         _table_step(table),
         _dialect_step(dialect),
         *_hint_steps(reading.hints),
-        _budget_step(reading),
+        _budget_step(reading, dialect),
         Step("3", "workload_class", decision.workload_class, _why_workload(reading, input_tokens)),
         Step("4", "expected_output_length", decision.expected_output_length, _why_length(reading)),
         Step("5", "concurrency_mode", decision.concurrency_mode, _why_mode(in_flight)),
@@ -204,14 +204,16 @@ def _hint_steps(hints: Hints) -> list[Step]:
     return steps
 
 
-def _budget_step(reading: _Reading) -> Step:
-    if reading.chat.get("max_completion_tokens") is not None:
+def _budget_step(reading: _Reading, dialect: Dialect) -> Step:
+    if dialect == "responses":
+        member = "max_output_tokens"
+    elif reading.chat.get("max_completion_tokens") is not None:
         member = "max_completion_tokens"
-    elif reading.chat.get("max_tokens") is not None:
-        member = "max_tokens"
     else:
-        return Step("2", "budget", None, "the request sets none")
+        member = "max_tokens"
     if reading.budget is None:
+        if reading.chat.get("max_tokens") is None and member != "max_completion_tokens":
+            return Step("2", "budget", None, "the request sets none")
         return Step("2", "budget", None, f"{member} is not an integral number of at least 1")
     return Step("2", "budget", _digits(reading.budget), f"from {member}")
 
