@@ -87,7 +87,7 @@ def close_stdout() -> None:
     try:
         stream.flush()
         fd = stream.fileno()
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what the interpreter flushes at exit must not be the closed one
+        sys.stdout = None  # the interpreter must not flush a closed descriptor at exit
         os.close(fd)
     except BrokenPipeError:
         raise

@@ -111,6 +111,18 @@ def test_the_lock_is_waited_for_and_then_named(tmp_path: Path, monkeypatch: pyte
     assert _content(target) == NEW
 
 
+def test_a_lock_that_cannot_be_released_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import filelock
+
+    def release(self: object, force: bool = False) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    target = _place(tmp_path, exists=True)
+    monkeypatch.setattr(filelock.FileLock, "release", release)
+    write_target(target, NEW)
+    assert _content(target) == NEW
+
+
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
 def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     target = _place(tmp_path, exists=True)

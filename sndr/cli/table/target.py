@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -91,8 +92,13 @@ def write_target(target: Target, data: bytes, *, disk: Disk | None = None) -> No
         held = _stat(lock_path)
         if held is not None and not stat.S_ISREG(held.st_mode):
             raise _refused(target.given, f"its lock {lock_path} is {_kind(held.st_mode)}, not a regular file")
-        with FileLock(lock_path, timeout=LOCK_WAIT_S):
+        lock = FileLock(lock_path, timeout=LOCK_WAIT_S)
+        lock.acquire()
+        try:
             write_atomic(target.path, data, _mode(target), disk=disk)
+        finally:
+            with contextlib.suppress(OSError):  # says nothing about the file, and the process's end releases it too
+                lock.release()
     except Timeout as error:
         text = f"{target.given}: another writer holds {lock_path} (waited {LOCK_WAIT_S:g} s); nothing was written"
         raise InputError("out_locked", text) from error
