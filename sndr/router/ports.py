@@ -10,9 +10,23 @@ from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow
 
 if TYPE_CHECKING:
     from sndr.router.core.admission import TierRuntime
+    from sndr.router.core.projection import Tier
+    from sndr.router.core.readiness import Observation, TierReadiness
     from sndr.router.core.snapshot import Snapshot
 
-__all__ = ["Gate", "Ledger", "ManagementApi", "ManagementRequest", "ManagementResponse", "Metrics", "Readiness"]
+__all__ = [
+    "AdmissionStore",
+    "EventLog",
+    "Gate",
+    "Ledger",
+    "ManagementApi",
+    "ManagementRequest",
+    "ManagementResponse",
+    "Metrics",
+    "Prober",
+    "Process",
+    "Readiness",
+]
 
 
 class Ledger(Protocol):
@@ -177,3 +191,57 @@ class Gate(Protocol):
     def connections(self) -> Mapping[str, int]:
         """Open connections by side: `client`, `upstream_active`, `upstream_idle`."""
         ...
+
+
+class Prober(Protocol):
+    """Probes as the control plane uses them."""
+
+    def state(self, tier_id: str, generation: int) -> TierReadiness:
+        """All that is known about a generation: the very value that the router reads."""
+        ...
+
+    async def prove(self, tier_id: str, generation: int) -> Observation:
+        """Probe a published generation now, past every cache; the result alone decides its readiness."""
+        ...
+
+    async def probe(self, tier: Tier) -> Observation:
+        """Probe a definition now, published or not; nothing is remembered."""
+        ...
+
+
+class AdmissionStore(Protocol):
+    """Where operator quiescence survives a restart."""
+
+    async def save(self, quiesced: Mapping[str, str | None]) -> None:
+        """Replace what is stored: tier id -> reason of every quiesced tier.
+
+        Raises:
+            OSError: It may not have been stored. Crash: leaves the old or the new content.
+        """
+        ...
+
+
+class EventLog(Protocol):
+    """One structured line per thing that happened; never content, never waits."""
+
+    def __call__(self, event: str, fields: Mapping[str, object], /) -> None: ...
+
+
+class Process(Protocol):
+    """The process as `/v1/router/status` shows it.
+
+    Attributes:
+        state: `serving` or `stopping`.
+        listen: Addresses as bound.
+        started_at: Wall clock, seconds since the epoch.
+        uptime_s: Whole seconds.
+    """
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def listen(self) -> list[str]: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def uptime_s(self) -> int: ...

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from sndr.errors import InputError
 from sndr.router.core import projection
+from sndr.router.core.client_scope import may_use
 from sndr.router.core.listener import Listener, is_loopback, is_own_listener, parse_listener
 from sndr.router.wire import boot_model
 from sndr.router.wire.boot_model import Boot, Client, Router, Server
@@ -518,7 +519,7 @@ class _Check:
                 seen.setdefault(name, f"line {self.lines.line_of((*at, 'id'))}")
             globs = client.get("aliases")
             for number, glob in enumerate(globs if isinstance(globs, list) else ()):
-                if isinstance(glob, str) and not any(_glob(glob, alias) for alias in self.aliases):
+                if isinstance(glob, str) and not any(may_use([glob], alias) for alias in self.aliases):
                     self.add((*at, "aliases", number), "matches no alias")
 
     def _check_credentials(self) -> None:
@@ -682,8 +683,3 @@ def _range_text(kind: str, context: Mapping[str, Any]) -> str:
 def _safe(name: str) -> str:
     """A name for a message: as it is when it looks like a name, else nothing of it (it may be anything)."""
     return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,63}", name) else "with this name"
-
-
-def _glob(pattern: str, alias: str) -> bool:
-    expression = "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in pattern.lower())
-    return re.fullmatch(expression, alias) is not None

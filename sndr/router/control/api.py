@@ -1,0 +1,278 @@
+"""The management API: HTTP requests to commands, state to JSON. The data plane has authenticated whoever asks.
+
+What a client may not see is left out here, in one place: addresses, observed names, reasons, the ledger, and the routes
+of other clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import unquote
+
+from sndr import __version__
+from sndr.errors import ControlError, RequestError
+from sndr.router.control.coordinator import Coordinator, ReadmitRefusedError
+from sndr.router.core import projection
+from sndr.router.core.client_scope import may_use
+from sndr.router.core.projection import FamilyTarget, TierTarget
+from sndr.router.metrics import CONTENT_TYPE, Family, Metrics
+from sndr.router.ports import Gate, Ledger, ManagementRequest, ManagementResponse, Prober, Process
+from sndr.router.wire import operator_api as wire
+from sndr.router.wire.boot import BootConfig
+
+__all__ = ["Management"]
+
+_MUTATIONS_MAX: Final = 4
+_HIDDEN_FROM_CLIENTS: Final = frozenset({"base_url", "observed_models", "quiesce_reason"})
+_TIER_COMMANDS: Final = frozenset({"quiesce", "drain", "readmit"})
+
+_Handler = Callable[[ManagementRequest], Awaitable[ManagementResponse]]
+
+
+class Management:
+    """Answers `/v1/router/status`, `/v1/requests/{id}`, `/v1/admin/*` and `/metrics`."""
+
+    def __init__(
+        self,
+        *,
+        config: BootConfig,
+        gate: Gate,
+        prober: Prober,
+        ledger: Ledger | None,
+        metrics: Metrics,
+        coordinator: Coordinator,
+        process: Process,
+    ) -> None:
+        self._config = config
+        self._gate = gate
+        self._prober = prober
+        self._ledger = ledger
+        self._metrics = metrics
+        self._coordinator = coordinator
+        self._process = process
+        self._globs = {client.id: tuple(client.aliases) for client in config.clients}
+        self._has_operator = config.server.operator_auth_env is not None
+        self._metrics_open = not config.clients and config.server.metrics_auth_env is None and not self._has_operator
+        self._running = {"drain": 0, "other": 0}
+
+    async def handle(self, request: ManagementRequest) -> ManagementResponse:
+        """Answer one request; refusals are answers too."""
+        try:
+            return await self._route(request)
+        except (RequestError, ControlError) as exc:
+            extra: dict[str, object] = {}
+            if isinstance(exc, ReadmitRefusedError):
+                extra["reason"] = exc.observation.reason.value
+            detail = exc.message if isinstance(exc, RequestError) else None
+            return _problem(exc.code, detail, extra)
+
+    # -- routing ------------------------------------------------------------------------------------------------------
+
+    async def _route(self, request: ManagementRequest) -> ManagementResponse:
+        path = request.path
+        if path == "/metrics":
+            if request.role not in ("metrics", "operator") and not self._metrics_open:
+                return _problem("operator_required")
+            return await self._dispatch(request, {"GET": self._scrape})
+        if path.startswith("/v1/admin/") or path == "/v1/admin":
+            return await self._admin(request)
+        if request.role == "metrics":
+            return _problem("operator_required")
+        if path == "/v1/router/status":
+            return await self._dispatch(request, {"GET": self._status})
+        if path.startswith("/v1/requests/") and len(path) > len("/v1/requests/"):
+            return await self._dispatch(request, {"GET": self._trace})
+        return _problem("not_found")
+
+    async def _admin(self, request: ManagementRequest) -> ManagementResponse:
+        if not self._has_operator:
+            return _problem("not_found")
+        if request.role != "operator":
+            return _problem("operator_required")
+        if request.path == "/v1/admin/tiers":
+            return await self._dispatch(request, {"GET": self._list_tiers})
+        if request.path == "/v1/admin/usage/reconcile":
+            return await self._dispatch(request, {"POST": self._reconcile})
+        parts = request.path.split("/")
+        if len(parts) == 6 and parts[3] == "tiers" and parts[5] in _TIER_COMMANDS:
+            return await self._dispatch(request, {"POST": self._command_tier})
+        return _problem("not_found")
+
+    async def _dispatch(self, request: ManagementRequest, methods: Mapping[str, _Handler]) -> ManagementResponse:
+        handler = methods.get(request.method)
+        if handler is None:
+            answer = _problem("method_not_allowed")
+            allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
+            return ManagementResponse(answer.status, (*answer.headers, ("allow", allowed)), answer.body)
+        if request.method == "GET":
+            return await handler(request)
+        kind = "drain" if request.path.endswith("/drain") else "other"
+        if self._running[kind] >= _MUTATIONS_MAX:
+            return _problem("management_busy")
+        self._running[kind] += 1
+        try:
+            return await handler(request)
+        finally:
+            self._running[kind] -= 1
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    async def _status(self, request: ManagementRequest) -> ManagementResponse:
+        is_operator = request.role == "operator"
+        snapshot = self._gate.snapshot
+        aliases = [name for name in snapshot.projection.aliases if is_operator or self._may_see(request, name)]
+        tiers = self._tiers_of(aliases) if not is_operator else list(snapshot.runtimes)
+        document: dict[str, Any] = {
+            "object": "router.status",
+            "version": __version__,
+            "started_at": wire.instant(self._process.started_at),
+            "uptime_s": self._process.uptime_s,
+            "state": self._process.state,
+            "listen": self._process.listen,
+            "config_sha256": self._config.config_sha256,
+            "aliases": {name: _target(snapshot.projection.aliases[name]) for name in aliases},
+            "tiers": [self._tier(tier_id, hide=not is_operator) for tier_id in tiers],
+        }
+        if is_operator:
+            document["ledger"] = self._ledger_status()
+        document["routing_table"] = None
+        return _json(document)
+
+    async def _list_tiers(self, _request: ManagementRequest) -> ManagementResponse:
+        return _json({"object": "list", "data": [self._tier(tier_id) for tier_id in self._gate.snapshot.runtimes]})
+
+    async def _trace(self, request: ManagementRequest) -> ManagementResponse:
+        request_id = unquote(request.path.removeprefix("/v1/requests/"))
+        owner = None if request.role == "operator" else request.client_id
+        if self._ledger is None or (request.role != "operator" and owner is None):
+            return _problem("not_found")
+        row = await self._ledger.trace(request_id, owner)
+        return _problem("not_found") if row is None else _json(dict(row))
+
+    async def _scrape(self, _request: ManagementRequest) -> ManagementResponse:
+        body = await self._metrics.render(self._gauges())
+        return ManagementResponse(200, (("content-type", CONTENT_TYPE), ("cache-control", "no-store")), body)
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def _command_tier(self, request: ManagementRequest) -> ManagementResponse:
+        _, _, _, _, name, command = request.path.split("/")
+        tier_id = unquote(name)
+        if tier_id not in self._gate.snapshot.runtimes:
+            return _problem("not_found", "There is no tier with this name.")
+        if command == "quiesce":
+            quiesce = wire.parse_body(wire.Quiesce, request.body)
+            await self._coordinator.quiesce(tier_id, quiesce.reason)
+            return _json(self._tier(tier_id))
+        if command == "drain":
+            drain = wire.parse_body(wire.Drain, request.body)
+            drained = await self._coordinator.drain(tier_id, drain.timeout_s)
+            return _json({"drained": drained, "timed_out": not drained, "tier": self._tier(tier_id)})
+        wire.parse_body(wire.Readmit, request.body)
+        seen = await self._coordinator.readmit(tier_id)
+        return _json({"readmitted": True, "reason": seen.reason.value, "tier": self._tier(tier_id)})
+
+    async def _reconcile(self, request: ManagementRequest) -> ManagementResponse:
+        body = wire.parse_body(wire.Reconcile, request.body)
+        if not body.confirm:
+            return _problem("confirmation_required")
+        if self._ledger is None:
+            return _problem("ledger_disabled")
+        done = await self._ledger.reconcile()
+        runs = [{**asdict(run), "started_at": wire.instant(run.started_at / 1000)} for run in done.runs]
+        return _json({"reconciled": done.reconciled, "left": done.left, "runs": runs})
+
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def _may_see(self, request: ManagementRequest, alias: str) -> bool:
+        globs = self._globs.get(request.client_id or "")
+        return globs is None or may_use(globs, alias)
+
+    def _tiers_of(self, aliases: Collection[str]) -> list[str]:
+        targets = [self._gate.snapshot.projection.aliases[name] for name in aliases]
+        named = {target.tier if isinstance(target, TierTarget) else target.natural for target in targets}
+        return [tier_id for tier_id in self._gate.snapshot.runtimes if tier_id in named]
+
+    def _tier(self, tier_id: str, *, hide: bool = False) -> dict[str, Any]:
+        runtime = self._gate.snapshot.runtimes[tier_id]
+        spec, gate = runtime.spec, runtime.gate
+        known = self._prober.state(tier_id, runtime.generation)
+        view: dict[str, Any] = {
+            "id": tier_id,
+            "generation": runtime.generation,
+            "base_url": spec.base_url,
+            "model": spec.model,
+            "serves": list(spec.serves),
+            "ready": known.ready,
+            "reason": known.reason.value,
+            "checked_at": wire.instant(known.checked_at),
+            "admitting": runtime.admitting,
+            "quiesced": gate.quiesced,
+            "quiesce_reason": gate.quiesce_reason,
+            "held": gate.held,
+            "in_flight": self._gate.leases(tier_id),
+            "queued": runtime.queued,
+            "max_concurrency": spec.max_concurrency,
+            "context_limit": known.context_limit if spec.context_limit == projection.UPSTREAM else spec.context_limit,
+            "observed_models": list(known.models),
+        }
+        return {key: value for key, value in view.items() if key not in _HIDDEN_FROM_CLIENTS} if hide else view
+
+    def _ledger_status(self) -> dict[str, Any]:
+        if self._ledger is None:
+            return {"enabled": False, "unresolved": None, "lag_ms": None, "rows": None}
+        status = self._ledger.status()
+        return {"enabled": True, "unresolved": status.unresolved, "lag_ms": status.lag_ms, "rows": status.rows}
+
+    def _gauges(self) -> list[Family]:
+        gate, runtimes = self._gate, self._gate.snapshot.runtimes
+        tier = ("tier",)
+        every = [runtime for tier_id in runtimes for runtime in gate.runtimes_of(tier_id)]
+        families = [
+            Family("sndr_requests_in_flight", "gauge", "Requests that hold a lease.", tier,
+                   [((name,), gate.leases(name)) for name in runtimes]),
+            Family("sndr_queue_depth", "gauge", "Requests that wait for a slot.", tier,
+                   [((name,), runtime.queued) for name, runtime in runtimes.items()]),
+            Family("sndr_tier_ready", "gauge", "1 when the tier may be chosen.", tier,
+                   [((name,), float(self._prober.state(name, runtime.generation).ready))
+                    for name, runtime in runtimes.items()]),
+            Family("sndr_tier_quiesced", "gauge", "1 while the operator keeps new requests away.", tier,
+                   [((name,), float(runtime.gate.quiesced)) for name, runtime in runtimes.items()]),
+            Family("sndr_route_leases", "gauge", "Leases per generation of a tier.", ("tier", "generation"),
+                   [((runtime.tier_id, str(runtime.generation)), runtime.leases) for runtime in every]),
+            Family("sndr_connections", "gauge", "Open connections.", ("side",),
+                   [((side,), count) for side, count in gate.connections().items()]),
+            Family("sndr_build_info", "gauge", "The running release.", ("version",), [((__version__,), 1)]),
+            Family("sndr_config_info", "gauge", "The boot configuration.", ("sha256",),
+                   [((self._config.config_sha256,), 1)]),
+        ]  # fmt: skip
+        if self._ledger is not None:
+            status, open_rows = self._ledger.status(), self._ledger.unresolved(None).by_tier
+            families += [
+                Family("sndr_ledger_lag_seconds", "gauge", "Age of the oldest row part that is not durable yet.", (),
+                       [((), status.lag_ms / 1000)]),
+                Family("sndr_ledger_failures_total", "counter", "Row parts that could not be written.", (),
+                       [((), status.failures)]),
+                Family("sndr_ledger_bytes", "gauge", "Size of the ledger's files.", (), [((), status.bytes)]),
+                Family("sndr_usage_unresolved", "gauge", "Started requests without a durable end.", tier,
+                       [((name,), open_rows.get(name, 0)) for name in sorted({*runtimes, *open_rows})]),
+            ]  # fmt: skip
+        return families
+
+
+def _target(target: TierTarget | FamilyTarget) -> dict[str, Any]:
+    if isinstance(target, TierTarget):
+        return {"tier": target.tier}
+    return {"family": target.family, "natural": target.natural, "on_unready": target.on_unready.value}
+
+
+def _json(document: Mapping[str, Any]) -> ManagementResponse:
+    headers = (("content-type", "application/json"), ("cache-control", "no-store"))
+    return ManagementResponse(200, headers, wire.encode(document))
+
+
+def _problem(code: str, detail: str | None = None, extra: Mapping[str, object] | None = None) -> ManagementResponse:
+    headers = (("content-type", "application/problem+json"), ("cache-control", "no-store"))
+    return ManagementResponse(wire.PROBLEMS[code].status, headers, wire.problem_body(code, detail, extra))
