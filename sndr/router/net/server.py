@@ -133,7 +133,11 @@ _HEAD, _BODY, _ANSWER, _FLUSH, _LINGER, _CLOSED = range(6)
 
 
 class Connection(asyncio.Protocol):
-    """One client connection."""
+    """One client connection.
+
+    Attributes:
+        context: For the application: what it learned of the current request's head.
+    """
 
     __slots__ = (
         "_body",
@@ -155,7 +159,7 @@ class Connection(asyncio.Protocol):
         "_state",
         "_transport",
         "_watch",
-        "peer",
+        "context",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -178,7 +182,7 @@ class Connection(asyncio.Protocol):
         self._lingered = 0
         self._deadline = 0.0
         self._watch: WriteWatch | None = None
-        self.peer: Any = None
+        self.context: Any = None
 
     # -- the transport calls -------------------------------------------------------------------------------------
 
@@ -301,21 +305,23 @@ class Connection(asyncio.Protocol):
         self._transport.write(data if head is not None and head.method == "HEAD" else data + body)
         self._ended()
 
-    def start(self, status: int, fields: bytes, content_length: int | None) -> None:
-        """Write the head of a response whose body follows.
+    def start(self, status: int, fields: bytes, content_length: int | None, data: bytes = b"") -> None:
+        """Write the head of a response, and the first bytes of its body.
 
         Args:
             status: HTTP status.
             fields: Header lines, each ended by CR LF, without framing.
             content_length: Length of the body; None when only its end will show.
+            data: What there is of the body.
         """
         head = self._head
-        self._chunked = False
+        assert head is not None
         if not self._may_keep_alive():
             self._close_after = True
+        self._chunked = False
         if content_length is not None:
             framing = b"content-length: %d\r\n" % content_length
-        elif head is not None and head.http10:
+        elif head.http10:
             framing = b""
             self._close_after = True
         else:
@@ -323,24 +329,12 @@ class Connection(asyncio.Protocol):
             self._chunked = True
         if self._close_after:
             framing += b"connection: close\r\n"
-        elif head is not None and head.http10:
+        elif head.http10:
             framing += b"connection: keep-alive\r\n"
+        if data and self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         self._started = True
-        self._transport.write(b"".join((_STATUS_LINES[status], fields, framing, b"\r\n")))
-
-    def start_with(self, status: int, fields: bytes, content_length: int, body: bytes) -> None:
-        """`start` and the first bytes of the body in one write."""
-        head = self._head
-        if head is None or head.http10 or self._close_after or not self._may_keep_alive():
-            self.start(status, fields, content_length)
-            if body:
-                self._transport.write(body)
-            return
-        self._chunked = False
-        self._started = True
-        self._transport.write(
-            b"%b%bcontent-length: %d\r\n\r\n%b" % (_STATUS_LINES[status], fields, content_length, body)
-        )
+        self._transport.write(b"%b%b%b\r\n%b" % (_STATUS_LINES[status], fields, framing, data))
 
     def write(self, data: bytes) -> None:
         """Write body bytes; never empty ones."""

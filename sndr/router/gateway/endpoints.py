@@ -1,0 +1,627 @@
+"""What the gateway answers: paths, credentials, the order of refusals, and where a request goes from here.
+
+An endpoint that is routed by alias is one row of `ROUTED`: its dialect, what a tier must serve, and how its path maps to
+the server's. Everything else is answered here or handed to the management API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from sndr.router.core.projection import TierTarget
+from sndr.router.core.usage import Kind
+from sndr.router.gateway.journal import Journal, RequestLine
+from sndr.router.gateway.relay import Backend, Exchange, refused_end, refused_row
+from sndr.router.ports import ManagementRequest, ManagementResponse
+from sndr.router.wire.openai_api import ChatRequest, Dialect, Refused, encode_error, parse
+
+if TYPE_CHECKING:
+    from sndr.router.core.admission import TierRuntime
+    from sndr.router.core.snapshot import Snapshot
+    from sndr.router.gateway.gate import DataGate
+    from sndr.router.net.flow import Ticker
+    from sndr.router.net.server import Connection
+    from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness
+    from sndr.router.wire.http1 import RequestHead
+
+__all__ = ["ROUTED", "Client", "Context", "Credentials", "Endpoint", "Gateway"]
+
+MANAGEMENT_BODY_MAX: Final = 65_536
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class Endpoint(NamedTuple):
+    """A path that is routed by the alias in its body.
+
+    Attributes:
+        name: As in the ledger, the log and the metrics.
+        serves: What the tier must list in `serves`.
+        dialect: Error bodies.
+        upstream_path: Path after the tier's API prefix (or after its origin).
+        kind: Value of the ledger's `kind`.
+        at_origin: The path belongs to the server's origin, not to its API prefix.
+        stream_options: The dialect has `stream_options.include_usage`.
+        numbered: Events of a stream carry `sequence_number`.
+    """
+
+    name: str
+    serves: str
+    dialect: Dialect
+    upstream_path: bytes
+    kind: str = Kind.CHAT.value
+    at_origin: bool = False
+    stream_options: bool = False
+    numbered: bool = False
+
+
+ROUTED: Final[Mapping[str, Endpoint]] = {
+    "/v1/chat/completions": Endpoint("chat", "chat", Dialect.OPENAI, b"/chat/completions", stream_options=True),
+    "/v1/completions": Endpoint("completions", "completions", Dialect.OPENAI, b"/completions", stream_options=True),
+}
+
+_PLAIN: Final = {"/livez", "/readyz", "/v1/models", "/v1/router/status", "/metrics"}
+
+
+class Client:
+    """A caller with a credential.
+
+    Attributes:
+        id: As in the ledger and the log.
+        max_concurrency: Requests at the same time; None is no limit.
+        running: Requests now.
+    """
+
+    __slots__ = ("_globs", "_may", "id", "max_concurrency", "running")
+
+    def __init__(self, client_id: str, globs: Sequence[str] | None, max_concurrency: int | None = None) -> None:
+        self.id = client_id
+        self.max_concurrency = max_concurrency
+        self.running = 0
+        self._globs = None if globs is None or "*" in globs else tuple(globs)
+        self._may: dict[str, bool] = {}
+
+    def may_use(self, alias: str) -> bool:
+        """Whether the alias is among the client's; `alias` must be a configured one."""
+        if self._globs is None:
+            return True
+        known = self._may.get(alias)
+        if known is None:
+            known = self._may[alias] = any(fnmatch.fnmatchcase(alias, glob) for glob in self._globs)
+        return known
+
+
+class Credentials:
+    """Who presents which secret. Secrets are kept as keyed digests, so that a look-up tells nothing by its timing."""
+
+    def __init__(
+        self, clients: Sequence[tuple[str, Client]], *, operator: str | None, metrics: str | None, anonymous: Client
+    ) -> None:
+        self._salt = os.urandom(16)
+        self._clients = {self._digest(secret.encode()): client for secret, client in clients}
+        self._operator = None if operator is None else self._digest(operator.encode())
+        self._metrics = None if metrics is None else self._digest(metrics.encode())
+        self.anonymous = anonymous
+
+    @property
+    def has_operator(self) -> bool:
+        """Whether there is an operator credential; without one there are no admin paths."""
+        return self._operator is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether inference needs no credential."""
+        return not self._clients
+
+    def identify(self, head: RequestHead) -> tuple[str | None, Client | None]:
+        """Role and client of a request; the role is None when the credential is missing or wrong."""
+        fields = head.fields
+        authorization, api_key = fields.get(b"authorization"), fields.get(b"x-api-key")
+        token = api_key
+        if authorization is not None:
+            scheme, _, token = authorization.partition(b" ")
+            token = token.strip()
+            if scheme.lower() != b"bearer" or not token:
+                token = None
+            elif api_key is not None and self._digest(api_key) != self._digest(token):
+                return None, None
+        if token is None:
+            if authorization is None and not self._clients:
+                return "client", self.anonymous
+            return None, None
+        digest = self._digest(token)
+        client = self._clients.get(digest)
+        if client is not None:
+            return "client", client
+        if digest == self._operator:
+            return "operator", None
+        if digest == self._metrics:
+            return "metrics", None
+        # Where no credential is asked for, one that means nothing here is no reason to refuse.
+        return ("client", self.anonymous) if not self._clients else (None, None)
+
+    def _digest(self, secret: bytes) -> bytes:
+        return hashlib.blake2s(secret, digest_size=16, key=self._salt).digest()
+
+
+class Context:
+    """What is known of a request from its head on.
+
+    Attributes:
+        head: The head.
+        request_id: Accepted from the client, or made.
+        role: `client`, `operator`, `metrics` or None.
+        client: For role `client`.
+        client_id: Its id, `operator` or `metrics` for the others; empty when unknown.
+        endpoint: For routed paths.
+        dialect: Of error bodies.
+        started: Loop time at the end of the head.
+        wall_ms: Wall clock at the end of the head.
+        request_bytes: Length of the body.
+    """
+
+    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "head", "request_bytes", "request_id", "role",
+                 "started", "wall_ms")  # fmt: skip
+
+    def __init__(self, head: RequestHead, request_id: str, started: float) -> None:
+        self.head = head
+        self.request_id = request_id
+        self.role: str | None = None
+        self.client: Client | None = None
+        self.client_id = ""
+        self.endpoint: Endpoint | None = None
+        self.dialect = Dialect.OPENAI
+        self.started = started
+        self.wall_ms = time.time_ns() // 1_000_000
+        self.request_bytes = 0
+        self.counted = False
+
+    def release_client(self) -> None:
+        """Give back the client's concurrency slot, if one was taken."""
+        if self.counted:
+            self.counted = False
+            assert self.client is not None
+            self.client.running -= 1
+
+
+class Gateway:
+    """The data plane: implements the server's `Application`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        gate: DataGate,
+        ticker: Ticker,
+        readiness: Readiness,
+        credentials: Credentials,
+        ledger: Ledger | None = None,
+        metrics: Metrics | None = None,
+        journal: Journal | None = None,
+        management: ManagementApi | None = None,
+        max_body_bytes: int = 33_554_432,
+        receipts: bool = False,
+    ) -> None:
+        self._loop = loop
+        self.gate: Final = gate
+        self.ticker: Final = ticker
+        self.readiness: Final = readiness
+        self.credentials: Final = credentials
+        self.ledger: Final = ledger
+        self.metrics: Final = metrics
+        self.journal: Final = journal
+        self.management = management
+        self.receipts: Final = receipts
+        self.exchanges: set[Exchange] = set()
+        self.stopping = False
+        self.time: Callable[[], float] = loop.time
+        self._max_body_bytes = max_body_bytes
+        self._created = int(time.time())
+        self._id_prefix = os.urandom(8).hex()
+        self._id_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- Application ---------------------------------------------------------------------------------------------
+
+    def accept_head(self, connection: Connection, head: RequestHead) -> int:
+        """Check everything that needs no body, in the documented order."""
+        given = head.fields.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given) is not None:
+            request_id = given.decode()
+        else:
+            self._id_count += 1
+            request_id = f"{self._id_prefix}{self._id_count:08x}"
+        context = connection.context = Context(head, request_id, self._loop.time())
+        path = head.path
+        try:
+            endpoint = ROUTED.get(path)
+            if endpoint is None:
+                return self._accept_other(context, path)
+            context.dialect = endpoint.dialect
+            self._authenticate(context)
+            if context.role != "client":
+                raise Refused(
+                    403, "operator_key_not_allowed", "the operator's credential is not accepted for inference"
+                )
+            if head.method != "POST":
+                raise Refused(405, "method_not_allowed", "this path takes POST", allow="POST")
+            length = head.content_length
+            if length is not None and length > self._max_body_bytes:
+                raise Refused(413, "body_too_large", f"the body is larger than {self._max_body_bytes} bytes")
+            coding = head.fields.get(b"content-encoding")
+            if coding is not None and coding.lower() != b"identity":
+                raise Refused(
+                    415, "unsupported_content_encoding", "the body must not be encoded", param="content-encoding"
+                )
+            if self.stopping:
+                raise Refused(503, "shutting_down", "the gateway is shutting down", retry_after_s=1)
+            context.endpoint = endpoint
+        except Refused as refused:
+            self.refused(context, None, None, "refused", refused.status, refused.code)
+            self.send_refusal(connection, context, refused)
+            return -1
+        return self._max_body_bytes
+
+    def accept_request(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        """Answer a complete request."""
+        context: Context = connection.context
+        context.request_bytes = len(body)
+        if context.endpoint is None:
+            self._answer_other(connection, context, body)
+            return
+        alias: str | None = None
+        tier_id: str | None = None
+        try:
+            request = parse(body)
+            wanted = request.model.strip().lower()
+            snapshot = self.gate.snapshot
+            target = snapshot.projection.aliases.get(wanted)
+            client = context.client
+            assert client is not None
+            if target is None:
+                raise Refused(404, "model_not_found", "the model does not exist", param="model")
+            alias = wanted
+            if not client.may_use(alias):
+                raise Refused(403, "model_not_allowed", "this credential may not use the model", param="model")
+            snapshot, tier_id, runtime = self.resolve(alias)
+            self.check_request(context, request, runtime)
+            if client.max_concurrency is not None:
+                if client.running >= client.max_concurrency:
+                    raise Refused(429, "queue_full", "this credential has too many requests running", retry_after_s=1)
+                client.running += 1
+                context.counted = True
+            Exchange(self, connection, context, request, alias, tier_id, snapshot, runtime).begin()
+        except Refused as refused:
+            self.refused(context, alias, tier_id, "refused", refused.status, refused.code)
+            self.send_refusal(connection, context, refused)
+
+    def refuse_malformed(self, connection: Connection, head: RequestHead | None, status: int, message: str) -> None:
+        """A request that cannot be read."""
+        context: Context | None = connection.context
+        if head is None or context is None or context.head is not head:
+            context = Context(_NO_HEAD, self._new_id(), self._loop.time())
+            context.dialect = Dialect.OPENAI
+        code = {413: "body_too_large", 503: "not_ready"}.get(status, "invalid_request")
+        refused = Refused(status, code, message, retry_after_s=1 if status == 503 else None)
+        self.refused(context, None, None, "refused", status, code)
+        self.send_refusal(connection, context, refused, close=True)
+
+    # -- shared with exchanges -----------------------------------------------------------------------------------
+
+    def resolve(self, alias: str) -> tuple[Snapshot, str, TierRuntime]:
+        """The current snapshot, the tier that the alias selects, and its runtime: one consistent view."""
+        snapshot = self.gate.snapshot
+        target = snapshot.projection.aliases[alias]
+        tier_id = target.tier if isinstance(target, TierTarget) else target.natural
+        return snapshot, tier_id, snapshot.runtimes[tier_id]
+
+    def check_request(self, context: Context, request: ChatRequest, runtime: TierRuntime) -> None:
+        """What the tier's definition forbids.
+
+        Raises:
+            Refused: 400.
+        """
+        endpoint, spec, backend = context.endpoint, runtime.spec, runtime.backend
+        assert endpoint is not None
+        assert isinstance(backend, Backend)
+        if endpoint.serves not in backend.serves:
+            raise Refused(400, "endpoint_not_served", "the model does not serve this endpoint", param="model")
+        if request.has_tools and not spec.tool_support:
+            raise Refused(400, "tools_unsupported", "the model does not support tools", param="tools")
+        limit = spec.context_limit
+        if request.max_tokens is not None and isinstance(limit, int) and request.max_tokens > limit:
+            raise Refused(
+                400, "context_length_exceeded", f"more output tokens than the context holds ({limit})", param="model"
+            )
+
+    def refused(
+        self, context: Context, alias: str | None, tier_id: str | None, outcome: str, status: int | None,
+        code: str | None,
+    ) -> None:  # fmt: skip
+        """Account for a request that never got a lease."""
+        total_s = self._loop.time() - context.started
+        total_ms = int(total_s * 1000)
+        endpoint = context.endpoint
+        if self.ledger is not None and endpoint is not None and context.client is not None:
+            self.ledger.refuse(
+                refused_row(context, alias, tier_id, total_ms), refused_end(context, status, code, total_ms)
+            )
+        if self.metrics is not None:
+            self.metrics.finished(
+                alias or "", tier_id or "", endpoint.name if endpoint is not None else "", outcome, None, total_s,
+                None, None, None,
+            )  # fmt: skip
+        if self.journal is not None:
+            self.journal.request(
+                RequestLine(
+                    self.journal.timestamp(context.wall_ms + total_ms), "info", "request", context.request_id,
+                    context.client_id or None, endpoint.name if endpoint is not None else None, alias, tier_id,
+                    self.gate.snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
+                )
+            )  # fmt: skip
+        context.release_client()
+
+    def send_refusal(self, connection: Connection, context: Context, refused: Refused, *, close: bool = False) -> int:
+        """Write an error in the caller's dialect; returns the length of its body."""
+        body = encode_error(context.dialect, refused.status, refused.code, refused.message, refused.param)
+        fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (
+            b"application/problem+json" if context.dialect is Dialect.PROBLEM else b"application/json",
+            context.request_id.encode(),
+        )
+        if refused.status == 401:
+            fields += b"www-authenticate: Bearer\r\n"
+        if refused.retry_after_s is not None:
+            fields += b"retry-after: %d\r\n" % refused.retry_after_s
+        if refused.allow is not None:
+            fields += b"allow: %b\r\n" % refused.allow.encode()
+        connection.respond(refused.status, fields, body, close=close)
+        return len(body)
+
+    def receipt_fields(self, snapshot: Snapshot, alias: str, tier_id: str) -> bytes:
+        """Header lines about the route that a request took."""
+        fields = b""
+        if snapshot.route_revision is not None:
+            fields = b"x-sndr-route-revision: %d\r\n" % snapshot.route_revision
+        if self.receipts:
+            fields += b"x-sndr-alias: %b\r\nx-sndr-tier: %b\r\n" % (alias.encode(), tier_id.encode())
+            if snapshot.effective_route_sha256 is not None:
+                fields += b"x-sndr-route-sha256: %b\r\n" % snapshot.effective_route_sha256.encode()
+        return fields
+
+    def cut_all(self) -> int:
+        """End every running exchange; returns how many there were."""
+        running = tuple(self.exchanges)
+        for exchange in running:
+            exchange.cut()
+        return len(running)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _new_id(self) -> str:
+        self._id_count += 1
+        return f"{self._id_prefix}{self._id_count:08x}"
+
+    def _authenticate(self, context: Context) -> None:
+        role, client = self.credentials.identify(context.head)
+        if role is None:
+            raise Refused(401, "invalid_api_key", "a valid credential is required")
+        context.role = role
+        context.client = client
+        context.client_id = client.id if client is not None else role
+
+    def _accept_other(self, context: Context, path: str) -> int:
+        head = context.head
+        if path in ("/livez", "/readyz"):
+            self._need_get(head)
+            return 0
+        admin = path.startswith("/v1/admin/") or path == "/v1/admin"
+        if path.startswith("/v1/messages"):
+            context.dialect = Dialect.ANTHROPIC
+        elif admin or path.startswith("/v1/router/") or path == "/metrics":
+            context.dialect = Dialect.PROBLEM
+        if path == "/metrics" and self.credentials.is_open and head.fields.get(b"authorization") is None:
+            context.role = "metrics"
+            self._need_get(head)
+            return 0
+        self._authenticate(context)
+        role = context.role
+        if path == "/v1/models" or path.startswith("/v1/models/"):
+            if role == "metrics":
+                raise Refused(403, "model_not_allowed", "this credential may not list models")
+            self._need_get(head)
+            return 0
+        if self.management is not None:
+            if admin:
+                if not self.credentials.has_operator:
+                    raise _not_found()
+                if role != "operator":
+                    raise Refused(403, "operator_required", "the operator's credential is required")
+                if head.content_length is not None and head.content_length > MANAGEMENT_BODY_MAX:
+                    raise Refused(413, "body_too_large", f"the body is larger than {MANAGEMENT_BODY_MAX} bytes")
+                return MANAGEMENT_BODY_MAX
+            if path == "/metrics":
+                if role == "client":
+                    raise Refused(403, "operator_required", "the metrics credential is required")
+                self._need_get(head)
+                return 0
+            if path == "/v1/router/status" or path.startswith("/v1/requests/"):
+                if role == "metrics":
+                    raise Refused(403, "operator_required", "this credential is only for metrics")
+                self._need_get(head)
+                return 0
+        raise _not_found()
+
+    @staticmethod
+    def _need_get(head: RequestHead) -> None:
+        if head.method not in ("GET", "HEAD"):
+            raise Refused(405, "method_not_allowed", "this path takes GET", allow="GET, HEAD")
+        if head.has_body and head.chunked:
+            raise Refused(413, "body_too_large", "this path takes no body")
+
+    def _answer_other(self, connection: Connection, context: Context, body: bytes) -> None:
+        path = context.head.path
+        try:
+            if path == "/livez":
+                self._answer(connection, context, 200, b"text/plain; charset=utf-8", b"ok\n")
+            elif path == "/readyz":
+                ready = not self.stopping
+                self._answer(
+                    connection, context, 200 if ready else 503, b"text/plain; charset=utf-8",
+                    b"ready\n" if ready else b"stopping\n",
+                )  # fmt: skip
+            elif path.startswith("/v1/models"):
+                self._answer(connection, context, 200, b"application/json", self._models(context, path))
+            else:
+                self._manage(connection, context, body)
+        except Refused as refused:
+            self.send_refusal(connection, context, refused)
+
+    @staticmethod
+    def _answer(connection: Connection, context: Context, status: int, content_type: bytes, body: bytes) -> None:
+        fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, context.request_id.encode())
+        connection.respond(status, fields, body)
+
+    def _models(self, context: Context, path: str) -> bytes:
+        snapshot = self.gate.snapshot
+        anthropic = b"anthropic-version" in context.head.fields
+        allowed = [
+            alias for alias in snapshot.projection.aliases if context.client is None or context.client.may_use(alias)
+        ]
+        if path != "/v1/models":
+            wanted = path[len("/v1/models/") :].replace("%2F", "/").replace("%2f", "/").lower()
+            if wanted not in allowed:
+                raise Refused(404, "model_not_found", "the model does not exist", param="model")
+            return msgspec.json.encode(self._model(wanted, snapshot, anthropic=anthropic))
+        data = [self._model(alias, snapshot, anthropic=anthropic) for alias in allowed]
+        answer: dict[str, Any]
+        if anthropic:
+            answer = {
+                "data": data,
+                "has_more": False,
+                "first_id": allowed[0] if allowed else None,
+                "last_id": allowed[-1] if allowed else None,
+            }
+        else:
+            answer = {"object": "list", "data": data}
+        if snapshot.route_revision is not None:
+            answer["route_revision"] = snapshot.route_revision
+            answer["effective_route_sha256"] = snapshot.effective_route_sha256
+        return msgspec.json.encode(answer)
+
+    def _model(self, alias: str, snapshot: Snapshot, *, anthropic: bool) -> dict[str, Any]:
+        if anthropic:
+            created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created))
+            return {"type": "model", "id": alias, "display_name": alias, "created_at": created}
+        target = snapshot.projection.aliases[alias]
+        runtime = snapshot.runtimes[target.tier if isinstance(target, TierTarget) else target.natural]
+        limit = runtime.spec.context_limit
+        window = limit if isinstance(limit, int) else None
+        return {
+            "id": alias,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "sndr",
+            "context_window": window,
+            "max_model_len": window,
+            "max_output_tokens": runtime.spec.max_output_tokens,
+            "ready": self.readiness.is_ready(runtime.tier_id, runtime.generation),
+            "ready_checked_at": None,
+        }
+
+    def _manage(self, connection: Connection, context: Context, body: bytes) -> None:
+        management = self.management
+        assert management is not None
+        head = context.head
+        hidden = (b"authorization", b"x-api-key", b"cookie")
+        headers: dict[str, str] = {}
+        for name, value in head.headers:
+            if name not in hidden:
+                headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        request = ManagementRequest(
+            "GET" if head.method == "HEAD" else head.method,
+            head.path,
+            head.query,
+            headers,
+            body,
+            context.role or "",
+            context.client.id if context.client is not None else None,
+        )
+        waiting = _Waiting(connection)
+        connection.answer_later(waiting)
+        task = self._loop.create_task(self._managed(management, request, waiting, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _managed(
+        self, management: ManagementApi, request: ManagementRequest, waiting: _Waiting, context: Context
+    ) -> None:
+        try:
+            response = await management.handle(request)
+        except Refused as refused:
+            if waiting.connection is not None:
+                self.send_refusal(waiting.connection, context, refused)
+            return
+        except Exception as error:  # noqa: BLE001 - the edge: whatever the control plane raises becomes a 500
+            if self.journal is not None:
+                self.journal.event("management_failure", level="error", path=request.path, error=type(error).__name__)
+            response = ManagementResponse(
+                500,
+                (("content-type", "application/problem+json"),),
+                encode_error(Dialect.PROBLEM, 500, "internal_error", "the request failed"),
+            )
+        if waiting.connection is None:
+            return
+        fields = b"".join(
+            b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers
+        )
+        fields += b"x-request-id: %b\r\n" % context.request_id.encode()
+        waiting.connection.respond(response.status, fields, response.body)
+
+
+class _Waiting:
+    """Responder of a management request: remembers whether the client is still there."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Connection | None = connection
+
+    def client_gone(self) -> None:
+        self.connection = None
+
+    def client_stalled(self) -> None:
+        """The answer is one write; nothing to hold back."""
+
+    def client_ready(self) -> None:
+        """See `client_stalled`."""
+
+    def delivered(self) -> None:
+        self.connection = None
+
+    def tick(self, now: float) -> None:
+        """Management calls end by themselves."""
+
+
+class _NoHead:
+    """Stands for the head of a request that could not be read."""
+
+    fields: Mapping[bytes, bytes] = {}
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    method = ""
+    path = ""
+    query = ""
+
+
+_NO_HEAD: Final[Any] = _NoHead()
+
+
+def _not_found() -> Refused:
+    return Refused(404, "not_found", "no such path")

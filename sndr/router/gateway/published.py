@@ -1,0 +1,70 @@
+"""The snapshot that new requests are admitted under: built whole, published by one assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sndr.router.core.admission import Admission, TierRuntime
+from sndr.router.core.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from sndr.router.core.projection import Projection, Tier
+
+__all__ = ["Published", "build_snapshot"]
+
+
+class Published:
+    """The one reference. Reading it twice within one request is a fault: the two may differ.
+
+    Attributes:
+        snapshot: The current one.
+    """
+
+    __slots__ = ("snapshot",)
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def swap(self, snapshot: Snapshot) -> tuple[TierRuntime, ...]:
+        """Publish, then retire the runtimes that the new snapshot does not carry; returns those."""
+        before, self.snapshot = self.snapshot, snapshot
+        kept = set(map(id, snapshot.runtimes.values()))
+        retired = tuple(runtime for runtime in before.runtimes.values() if id(runtime) not in kept)
+        for runtime in retired:
+            runtime.retire()
+        return retired
+
+
+def build_snapshot(
+    projection: Projection,
+    admission: Admission,
+    backend: Callable[[str, Tier], object],
+    *,
+    queue_limit: int,
+    previous: Snapshot | None = None,
+    authority_id: str | None = None,
+    route_revision: int | None = None,
+    effective_route_sha256: str | None = None,
+) -> Snapshot:
+    """A snapshot of these routes; nothing is published.
+
+    A tier whose definition is the same in `previous` keeps its runtime, and with it its slots, counters and queue. Any
+    other tier gets a new one whose generation is the revision.
+    """
+    runtimes: dict[str, TierRuntime] = {}
+    for tier_id, spec in projection.tiers.items():
+        known = previous.runtimes.get(tier_id) if previous is not None else None
+        if known is not None and known.spec == spec:
+            runtimes[tier_id] = known
+            continue
+        runtimes[tier_id] = TierRuntime(
+            admission,
+            spec,
+            tier_id=tier_id,
+            generation=route_revision or 1,
+            queue_limit=queue_limit,
+            backend=backend(tier_id, spec),
+        )
+    return Snapshot(authority_id, route_revision, effective_route_sha256, projection, MappingProxyType(runtimes))

@@ -1,0 +1,599 @@
+"""One routed request from admission to its last byte.
+
+An `Exchange` is called by the admission queue, the ledger, the upstream connection, the client's connection and the
+ticker, always on the loop. It has one state; whatever ends it passes through `_finish`, once: the concurrency slot is
+freed, the terminal row is handed to the ledger, the lease is released, in this order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sndr.router.core.admission import Lease, Refusal, TierRuntime
+from sndr.router.core.projection import thaw
+from sndr.router.core.usage import FinishRow, StartRow, refusal
+from sndr.router.gateway.journal import RequestLine
+from sndr.router.net.upstream import Call, Failure
+from sndr.router.wire.openai_api import Refused, encode_error_event
+from sndr.router.wire.sse import Scan, StreamTail, UsageFilter
+
+if TYPE_CHECKING:
+    from sndr.router.core.projection import Tier
+    from sndr.router.core.snapshot import Snapshot
+    from sndr.router.gateway.endpoints import Context, Gateway
+    from sndr.router.net.server import Connection
+    from sndr.router.net.upstream import UpstreamPool
+    from sndr.router.wire.http1 import ResponseHead
+    from sndr.router.wire.openai_api import ChatRequest
+
+__all__ = ["Backend", "Exchange", "Timeouts"]
+
+RETRIES_MAX: Final = 3
+"""How often a request resolves its alias again because the tier was replaced between two of its steps."""
+
+RELAYED_STATUSES: Final = frozenset((400, 404, 409, 413, 415, 422, 429, 503))
+_HOP_BY_HOP: Final = frozenset((
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+))  # fmt: skip
+_NOT_SENT_ON: Final = _HOP_BY_HOP | {
+    b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key", b"cookie",
+    b"x-request-id", b"http2-settings",
+}  # fmt: skip
+_NOT_SENT_BACK: Final = _HOP_BY_HOP | {
+    b"content-length", b"x-request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate", b"alt-svc",
+    b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
+}  # fmt: skip
+_ABSENT: Final = Scan(b"")
+
+
+class Timeouts:
+    """Deadlines of a tier in seconds."""
+
+    __slots__ = ("admission_s", "first_byte_s", "idle_s", "total_s")
+
+    def __init__(self, tier: Tier, defaults: Mapping[str, float]) -> None:
+        self.admission_s = _seconds(tier.admission_timeout_ms, defaults["admission"])
+        self.first_byte_s = _seconds(tier.first_byte_timeout_ms, defaults["first_byte"])
+        self.idle_s = _seconds(tier.idle_timeout_ms, defaults["idle"])
+        self.total_s = _seconds(tier.total_timeout_ms, defaults["total"])
+
+
+def _seconds(given_ms: int | None, default_s: float) -> float:
+    return default_s if given_ms is None else given_ms / 1000
+
+
+class Backend:
+    """Everything about a tier that its definition decides, ready to be used per request.
+
+    Attributes:
+        pool: Connections to the tier's server.
+        model: The served model's name as JSON; None leaves the client's name in place.
+        force, default: `extra_body` and `extra_body_defaults`, each member as JSON.
+        serves: Endpoint names.
+        timeouts: Deadlines.
+    """
+
+    __slots__ = ("_base", "_origin_line", "_tail", "default", "force", "model", "pool", "serves", "timeouts")
+
+    def __init__(
+        self, tier: Tier, pool: UpstreamPool, *, host: str, prefix: str, credential: str | None, timeouts: Timeouts
+    ) -> None:
+        self.pool = pool
+        self.timeouts = timeouts
+        self.model = None if tier.model is None else msgspec.json.encode(tier.model)
+        self.force = _members(tier.extra_body)
+        self.default = _members(tier.extra_body_defaults)
+        self.serves = frozenset(tier.serves)
+        self._base = b"POST " + prefix.encode()
+        self._origin_line = b"POST "
+        tail = b" HTTP/1.1\r\nhost: " + host.encode() + b"\r\naccept-encoding: identity\r\n"
+        if credential is not None:
+            tail += b"authorization: Bearer " + credential.encode() + b"\r\n"
+        self._tail = tail
+
+    def request(self, context: Context, body: bytes) -> bytes:
+        """Head and body as they go to the server."""
+        head = context.head
+        endpoint = context.endpoint
+        assert endpoint is not None
+        dropped = _NOT_SENT_ON
+        connection = head.fields.get(b"connection")
+        if connection is not None and connection not in (b"keep-alive", b"close", b"Keep-Alive"):
+            dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
+        fields = [b"%b: %b\r\n" % field for field in head.headers if field[0] not in dropped]
+        query = b"?" + head.query.encode() if head.query else b""
+        return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            self._origin_line if endpoint.at_origin else self._base,
+            endpoint.upstream_path,
+            query,
+            self._tail,
+            b"".join(fields),
+            context.request_id.encode(),
+            len(body),
+            body,
+        )
+
+
+def _members(value: Mapping[str, Any] | None) -> dict[str, bytes] | None:
+    if not value:
+        return None
+    return {name: msgspec.json.encode(thaw(item)) for name, item in value.items()}
+
+
+# Where an exchange is.
+_QUEUED, _STARTING, _SENT, _RELAYING, _ENDING, _OVER = range(6)
+
+
+class Exchange:
+    """A routed request. Implements `Waiter`, `UpstreamClient` and `Responder`."""
+
+    __slots__ = (
+        "_alias", "_body", "_call", "_clamped", "_client_slot", "_connection", "_context", "_deadline", "_error_code",
+        "_first_byte_at", "_gateway", "_heard_at", "_key", "_lease", "_outcome", "_paused", "_queue_ms", "_request",
+        "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot", "_state", "_status", "_stream", "_tail",
+        "_tier_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        connection: Connection,
+        context: Context,
+        request: ChatRequest,
+        alias: str,
+        tier_id: str,
+        snapshot: Snapshot,
+        runtime: TierRuntime,
+    ) -> None:
+        self._gateway = gateway
+        self._connection = connection
+        self._context = context
+        self._request = request
+        self._alias = alias
+        self._tier_id = tier_id
+        self._snapshot = snapshot
+        self._runtime = runtime
+        self._lease: Lease | None = None
+        self._call: Call | None = None
+        self._body = b""
+        self._clamped: bytes = b""
+        self._key: int | None = None
+        self._state = _QUEUED
+        self._resolves = 0
+        self._deadline = 0.0
+        self._heard_at = 0.0
+        self._first_byte_at: float | None = None
+        self._queue_ms = 0
+        self._retries = 0
+        self._response_bytes = 0
+        self._status: int | None = None
+        self._error_code: str | None = None
+        self._outcome = ""
+        self._paused = False
+        self._stream = False
+        self._tail: StreamTail | None = None
+
+    # -- admission -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Ask for admission.
+
+        Raises:
+            Refused: Before anything was counted.
+        """
+        self._connection.answer_later(self)
+        self._deadline = self._context.started + self._backend.timeouts.admission_s
+        self._acquire()
+
+    @property
+    def _backend(self) -> Backend:
+        backend = self._runtime.backend
+        assert isinstance(backend, Backend)
+        return backend
+
+    def _acquire(self) -> None:
+        while True:
+            runtime = self._runtime
+            closed = runtime.gate.refusal
+            if closed is None and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation):
+                raise Refused(503, "not_ready", "the model server is not ready", retry_after_s=5)
+            result = runtime.acquire(self) if closed is None else closed
+            if result is None:
+                return
+            if isinstance(result, Lease):
+                self.admitted(result)
+                return
+            if result is not Refusal.RETIRED:
+                raise closed_error(result)
+            self._resolve_again()
+
+    def _resolve_again(self) -> None:
+        self._resolves += 1
+        if self._resolves >= RETRIES_MAX:
+            raise Refused(503, "held", "the model is being changed", retry_after_s=1)
+        self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias)
+        self._gateway.check_request(self._context, self._request, self._runtime)
+
+    def admitted(self, lease: Lease) -> None:
+        """A lease was granted: write the start row, or go on without one."""
+        gateway, context = self._gateway, self._context
+        self._lease = lease
+        now = gateway.time()
+        self._queue_ms = queue_ms = int((now - context.started) * 1000)
+        gateway.exchanges.add(self)
+        ledger = gateway.ledger
+        if ledger is None:
+            self._dispatch()
+            return
+        self._state = _STARTING
+        snapshot, runtime = self._snapshot, self._runtime
+        endpoint = context.endpoint
+        assert endpoint is not None
+        self._key = ledger.start(
+            StartRow(
+                context.wall_ms,
+                context.request_id,
+                context.client_id,
+                endpoint.kind,
+                endpoint.name,
+                1 if self._request.stream else 0,
+                self._alias,
+                self._tier_id,
+                runtime.generation,
+                snapshot.authority_id,
+                snapshot.route_revision,
+                snapshot.effective_route_sha256,
+                queue_ms,
+                context.request_bytes,
+                lease.admission_seq,
+                None,
+            ),
+            self._accounted,
+        )
+
+    def turned_away(self, refusal: Refusal) -> None:
+        """The queue was emptied."""
+        try:
+            if refusal is not Refusal.RETIRED:
+                raise closed_error(refusal)
+            self._resolve_again()
+            self._acquire()
+        except Refused as refused:
+            self._refuse(refused)
+
+    def _accounted(self, error: Exception | None) -> None:
+        if self._state != _STARTING:
+            return
+        if error is not None:
+            self._refuse(Refused(503, "accounting_unavailable", "usage cannot be recorded", retry_after_s=5))
+            return
+        self._dispatch()
+
+    # -- upstream ------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        request, backend, spec = self._request, self._backend, self._runtime.spec
+        limit = spec.max_output_tokens
+        if limit is not None and request.max_tokens is not None and request.max_tokens > limit:
+            self._clamped = b"x-sndr-max-tokens-clamped: %d->%d\r\n" % (request.max_tokens, limit)
+        else:
+            limit = None
+        ask_usage = request.stream and spec.stream_usage and not request.include_usage and self._asks_usage
+        body = request.encode(
+            backend.model,
+            force=backend.force,
+            default=backend.default,
+            output_limit=limit,
+            ask_usage=ask_usage,
+        )
+        self._tail = UsageFilter() if ask_usage else StreamTail()
+        self._body = backend.request(self._context, body)
+        self._state = _SENT
+        self._deadline = self._gateway.ticker.now + backend.timeouts.first_byte_s
+        self._call = backend.pool.request(self, self._body)
+
+    @property
+    def _asks_usage(self) -> bool:
+        endpoint = self._context.endpoint
+        return endpoint is not None and endpoint.stream_options
+
+    def response_head(self, head: ResponseHead, body: bytes, *, complete: bool) -> None:
+        """The upstream answered."""
+        gateway, context, connection = self._gateway, self._context, self._connection
+        self._first_byte_at = gateway.time()
+        self._body = b""
+        status = head.status
+        if not 200 <= status < 300 and status not in RELAYED_STATUSES:
+            self._cancel_upstream()
+            self._refuse(
+                Refused(502, "upstream_error", "the model server failed"), outcome="upstream_error", upstream=True
+            )
+            return
+        if status < 300:
+            self._outcome = "completed"
+            gateway.readiness.served(self._tier_id, self._runtime.generation)
+        else:
+            self._outcome = "upstream_error"
+            self._error_code = "upstream_error"
+        self._status = status
+        fields = b"".join([b"%b: %b\r\n" % field for field in head.headers if field[0] not in _NOT_SENT_BACK])
+        fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
+        if gateway.receipts or self._snapshot.route_revision is not None:
+            fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)
+        tail = self._tail
+        assert tail is not None
+        length = head.content_length
+        if complete and length is None:
+            length = None if head.chunked else 0
+        if head.fields.get(b"content-type", b"")[:17].lower() == b"text/event-stream":
+            self._stream = True
+            if length is not None and type(tail) is not StreamTail:
+                length = None  # an event may be hidden: the length is not known
+        elif type(tail) is not StreamTail:
+            tail = self._tail = StreamTail()
+        self._state = _RELAYING
+        self._heard_at = gateway.ticker.now
+        if body:
+            body = tail.feed(body)
+            self._response_bytes = len(body)
+        connection.start(status, fields, length, body)
+        if complete:
+            self._complete()
+
+    def response_data(self, data: bytes) -> None:
+        """Bytes of the body."""
+        tail = self._tail
+        assert tail is not None
+        self._heard_at = self._gateway.ticker.now
+        data = tail.feed(data)
+        if data:
+            self._response_bytes += len(data)
+            self._connection.write(data)
+
+    def response_end(self) -> None:
+        """The upstream's body is complete."""
+        self._complete()
+
+    def _complete(self) -> None:
+        self._call = None
+        tail = self._tail
+        assert tail is not None
+        held = tail.flush()
+        if held:
+            self._response_bytes += len(held)
+            self._connection.write(held)
+        self._state = _ENDING
+        self._connection.end()
+
+    def upstream_failed(self, failure: Failure, *, may_retry: bool) -> None:
+        """The upstream will not complete its response."""
+        self._call = None
+        if self._state == _SENT:
+            if may_retry and not self._retries:
+                self._retries = 1
+                self._call = self._backend.pool.request(self, self._body, fresh=True)
+                return
+            code, status, message = _FAILURES[failure]
+            outcome = "upstream_reset" if failure is Failure.RESET else "upstream_error"
+            self._refuse(Refused(status, code, message), outcome=outcome, upstream=True)
+        elif self._state == _RELAYING:
+            if failure is Failure.PROTOCOL:
+                self._break_off("upstream_error", 502, "upstream_protocol", "the model server broke off its answer")
+            else:
+                self._break_off("upstream_reset", 502, "upstream_reset", "the model server broke off its answer")
+
+    def _cancel_upstream(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    # -- the client's connection ---------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """The client left."""
+        if self._state == _QUEUED and self._lease is None:
+            self._runtime.leave(self)
+            self._state = _OVER
+            self._gateway.refused(self._context, self._alias, self._tier_id, "client_gone", None, None)
+            return
+        self._cancel_upstream()
+        if self._state != _OVER:
+            if self._state != _ENDING or self._outcome == "completed":
+                self._outcome = "client_gone"
+                self._error_code = None
+            self._finish()
+
+    def client_stalled(self) -> None:
+        """Stop reading from the upstream."""
+        self._paused = True
+        if self._call is not None:
+            self._call.pause()
+
+    def client_ready(self) -> None:
+        """Read on."""
+        self._paused = False
+        self._heard_at = self._gateway.ticker.now
+        if self._call is not None:
+            self._call.resume()
+
+    def delivered(self) -> None:
+        """The socket has the last byte."""
+        if self._state != _OVER:
+            self._finish()
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look at deadlines."""
+        state = self._state
+        if state == _RELAYING:
+            timeouts = self._backend.timeouts
+            if not self._paused and now - self._heard_at > timeouts.idle_s:
+                self._time_out("the model server sent nothing for too long")
+            elif now - self._context.started > timeouts.total_s:
+                self._time_out("the answer took too long")
+        elif state == _SENT:
+            if now > self._deadline or now - self._context.started > self._backend.timeouts.total_s:
+                self._time_out("the model server did not answer in time")
+        elif state == _QUEUED:
+            if now > self._deadline and self._runtime.leave(self):
+                self._refuse(Refused(503, "admission_timeout", "no slot became free in time", retry_after_s=1))
+        elif state == _STARTING and now > self._deadline:
+            self._refuse(Refused(503, "accounting_unavailable", "usage cannot be recorded", retry_after_s=5))
+
+    def _time_out(self, message: str) -> None:
+        self._cancel_upstream()
+        if self._state == _SENT:
+            self._refuse(Refused(504, "upstream_timeout", message), outcome="upstream_timeout", upstream=True)
+        else:
+            self._break_off("upstream_timeout", 504, "upstream_timeout", message)
+
+    def cut(self) -> None:
+        """The gateway stops: end now."""
+        if self._state in (_QUEUED, _STARTING, _SENT):
+            self._cancel_upstream()
+            if self._state == _QUEUED:
+                self._runtime.leave(self)
+            self._refuse(
+                Refused(503, "shutting_down", "the gateway is shutting down"),
+                outcome="shutdown_cut" if self._lease is not None else "refused",
+                upstream=self._lease is not None,
+            )
+        elif self._state == _RELAYING:
+            self._cancel_upstream()
+            self._break_off("shutdown_cut", 503, "shutting_down", "the gateway is shutting down")
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _break_off(self, outcome: str, status: int, code: str, message: str) -> None:
+        """End a response that has begun: an event where events can say it, else a cut connection."""
+        self._cancel_upstream()
+        self._outcome = outcome
+        self._error_code = code
+        self._state = _ENDING
+        connection, tail, endpoint = self._connection, self._tail, self._context.endpoint
+        assert tail is not None
+        assert endpoint is not None
+        if not self._stream:
+            connection.cut()
+            return
+        event = encode_error_event(
+            endpoint.dialect, status, code, message, tail.next_sequence_number() if endpoint.numbered else 0
+        )
+        if tail.ends_inside_event():
+            event = b"\n\n" + event
+        self._response_bytes += len(event)
+        connection.write(event)
+        connection.end(close=True)
+
+    def _refuse(self, refused: Refused, *, outcome: str = "refused", upstream: bool = False) -> None:
+        """Answer with an error; nothing of a response has been written yet."""
+        context = self._context
+        lease = self._lease
+        self._status = refused.status
+        self._error_code = refused.code
+        self._outcome = outcome
+        if lease is None:
+            self._state = _OVER
+            self._gateway.refused(context, self._alias, self._tier_id, "refused", refused.status, refused.code)
+            self._gateway.send_refusal(self._connection, context, refused)
+            return
+        self._state = _ENDING
+        body = self._gateway.send_refusal(self._connection, context, refused)
+        self._response_bytes = body
+        del upstream
+
+    def _finish(self) -> None:
+        """Slot, row, lease: in this order, once."""
+        self._state = _OVER
+        gateway, context, lease = self._gateway, self._context, self._lease
+        assert lease is not None
+        gateway.exchanges.discard(self)
+        lease.delivered()
+        now = gateway.time()
+        total_s = now - context.started
+        first = self._first_byte_at
+        first_s = None if first is None else first - context.started
+        tail = self._tail
+        scan = _ABSENT if tail is None or not self._response_bytes else tail.scan()
+        prompt, completion, cached = scan.prompt_tokens, scan.completion_tokens, scan.cached_tokens
+        wall_ms = context.wall_ms + int(total_s * 1000)
+        first_ms = None if first_s is None else int(first_s * 1000)
+        total_ms = int(total_s * 1000)
+        if self._key is not None:
+            assert gateway.ledger is not None
+            gateway.ledger.finish(
+                self._key,
+                FinishRow(
+                    wall_ms,
+                    self._outcome,
+                    self._status,
+                    self._error_code,
+                    scan.finish_reason,
+                    prompt,
+                    "absent" if prompt is None else "upstream",
+                    completion,
+                    "absent" if completion is None else "upstream",
+                    cached,
+                    "absent" if cached is None else "upstream",
+                    first_ms,
+                    total_ms,
+                    self._response_bytes,
+                    self._retries,
+                    lease.next_release_seq(),
+                ),
+            )
+        lease.release()
+        endpoint = context.endpoint
+        assert endpoint is not None
+        if gateway.metrics is not None:
+            gateway.metrics.finished(
+                self._alias, self._tier_id, endpoint.name, self._outcome, first_s, total_s, prompt, completion, cached
+            )
+        journal = gateway.journal
+        if journal is not None:
+            journal.request(
+                RequestLine(
+                    journal.timestamp(wall_ms), "info", "request", context.request_id, context.client_id,
+                    endpoint.name, self._alias, self._tier_id, self._snapshot.route_revision, self._outcome,
+                    self._status, self._error_code, first_ms, total_ms, prompt, completion,
+                )
+            )  # fmt: skip
+        context.release_client()
+
+
+_FAILURES: Final = {
+    Failure.UNREACHABLE: ("upstream_unreachable", 502, "the model server cannot be reached"),
+    Failure.EXHAUSTED: ("upstream_unreachable", 503, "the gateway has no free connection to the model server"),
+    Failure.RESET: ("upstream_reset", 502, "the model server closed the connection without an answer"),
+    Failure.PROTOCOL: ("upstream_protocol", 502, "the model server's answer cannot be read"),
+}
+
+
+def closed_error(refusal_: Refusal) -> Refused:
+    """The public error of a refusal by a gate."""
+    if refusal_ is Refusal.QUIESCED:
+        return Refused(503, "quiesced", "the model takes no new requests", retry_after_s=5)
+    if refusal_ is Refusal.QUEUE_FULL:
+        return Refused(429, "queue_full", "too many requests wait for this model", retry_after_s=1)
+    return Refused(503, "held", "the model is being changed", retry_after_s=1)
+
+
+def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms: int) -> StartRow:
+    """The start part of a request that never got a lease."""
+    endpoint = context.endpoint
+    assert endpoint is not None
+    return StartRow(
+        context.wall_ms, context.request_id, context.client_id, endpoint.kind, endpoint.name, 0, alias, tier_id, None,
+        None, None, None, end_ms, context.request_bytes, None, None,
+    )  # fmt: skip
+
+
+def refused_end(context: Context, status: int | None, code: str | None, total_ms: int) -> FinishRow:
+    """The end part of a request that never got a lease."""
+    return refusal(context.wall_ms + total_ms, status or 0, code or "", total_ms)
