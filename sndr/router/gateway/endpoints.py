@@ -1,7 +1,7 @@
 """What the gateway answers: paths, credentials, the order of refusals, and where a request goes from here.
 
-An endpoint that is routed by alias is one row of `ROUTED`: its dialect, what a tier must serve, and how its path maps to
-the server's. Everything else is answered here or handed to the management API.
+An endpoint that is routed by alias is one row of `ROUTED`: its dialect, what a tier must serve, and how its path maps
+to the server's. Everything else is answered here or handed to the management API.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Gateway:
             return -1
         return self._max_body_bytes
 
-    def accept_request(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+    def accept_request(self, connection: Connection, body: bytes) -> None:
         """Answer a complete request."""
         context: Context = connection.context
         context.request_bytes = len(body)
@@ -337,7 +337,9 @@ class Gateway:
         if request.has_tools and not spec.tool_support:
             raise Refused(400, "tools_unsupported", "the model does not support tools", param="tools")
         limit = spec.context_limit
-        if request.max_tokens is not None and isinstance(limit, int) and request.max_tokens > limit:
+        if limit is not None and not isinstance(limit, int):
+            limit = self.readiness.context_limit(runtime.tier_id, runtime.generation)
+        if request.max_tokens is not None and limit is not None and request.max_tokens > limit:
             raise Refused(
                 400, "context_length_exceeded", f"more output tokens than the context holds ({limit})", param="model"
             )
@@ -369,8 +371,16 @@ class Gateway:
             )  # fmt: skip
         context.release_client()
 
-    def send_refusal(self, connection: Connection, context: Context, refused: Refused, *, close: bool = False) -> int:
-        """Write an error in the caller's dialect; returns the length of its body."""
+    def send_refusal(
+        self,
+        connection: Connection,
+        context: Context,
+        refused: Refused,
+        *,
+        close: bool = False,
+        on_length: Callable[[int], None] | None = None,
+    ) -> None:
+        """Write an error in the caller's dialect; `on_length` learns the length of its body before it is written."""
         body = encode_error(context.dialect, refused.status, refused.code, refused.message, refused.param)
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (
             b"application/problem+json" if context.dialect is Dialect.PROBLEM else b"application/json",
@@ -382,8 +392,9 @@ class Gateway:
             fields += b"retry-after: %d\r\n" % refused.retry_after_s
         if refused.allow is not None:
             fields += b"allow: %b\r\n" % refused.allow.encode()
+        if on_length is not None:
+            on_length(len(body))
         connection.respond(refused.status, fields, body, close=close)
-        return len(body)
 
     def receipt_fields(self, snapshot: Snapshot, alias: str, tier_id: str) -> bytes:
         """Header lines about the route that a request took."""
@@ -522,8 +533,9 @@ class Gateway:
             return {"type": "model", "id": alias, "display_name": alias, "created_at": created}
         target = snapshot.projection.aliases[alias]
         runtime = snapshot.runtimes[target.tier if isinstance(target, TierTarget) else target.natural]
-        limit = runtime.spec.context_limit
-        window = limit if isinstance(limit, int) else None
+        window = runtime.spec.context_limit
+        if window is not None and not isinstance(window, int):
+            window = self.readiness.context_limit(runtime.tier_id, runtime.generation)
         return {
             "id": alias,
             "object": "model",

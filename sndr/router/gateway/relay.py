@@ -7,7 +7,6 @@ freed, the terminal row is handed to the ledger, the lease is released, in this 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -188,7 +187,11 @@ class Exchange:
         """
         self._connection.answer_later(self)
         self._deadline = self._context.started + self._backend.timeouts.admission_s
-        self._acquire()
+        try:
+            self._acquire()
+        except Refused:
+            self._state = _OVER
+            raise
 
     @property
     def _backend(self) -> Backend:
@@ -310,9 +313,7 @@ class Exchange:
         status = head.status
         if not 200 <= status < 300 and status not in RELAYED_STATUSES:
             self._cancel_upstream()
-            self._refuse(
-                Refused(502, "upstream_error", "the model server failed"), outcome="upstream_error", upstream=True
-            )
+            self._refuse(Refused(502, "upstream_error", "the model server failed"), outcome="upstream_error")
             return
         if status < 300:
             self._outcome = "completed"
@@ -328,8 +329,6 @@ class Exchange:
         tail = self._tail
         assert tail is not None
         length = head.content_length
-        if complete and length is None:
-            length = None if head.chunked else 0
         if head.fields.get(b"content-type", b"")[:17].lower() == b"text/event-stream":
             self._stream = True
             if length is not None and type(tail) is not StreamTail:
@@ -340,7 +339,10 @@ class Exchange:
         self._heard_at = gateway.ticker.now
         if body:
             body = tail.feed(body)
-            self._response_bytes = len(body)
+        if complete:
+            body += tail.flush()
+            length = len(body)
+        self._response_bytes = len(body)
         connection.start(status, fields, length, body)
         if complete:
             self._complete()
@@ -380,7 +382,7 @@ class Exchange:
                 return
             code, status, message = _FAILURES[failure]
             outcome = "upstream_reset" if failure is Failure.RESET else "upstream_error"
-            self._refuse(Refused(status, code, message), outcome=outcome, upstream=True)
+            self._refuse(Refused(status, code, message), outcome=outcome)
         elif self._state == _RELAYING:
             if failure is Failure.PROTOCOL:
                 self._break_off("upstream_error", 502, "upstream_protocol", "the model server broke off its answer")
@@ -449,7 +451,7 @@ class Exchange:
     def _time_out(self, message: str) -> None:
         self._cancel_upstream()
         if self._state == _SENT:
-            self._refuse(Refused(504, "upstream_timeout", message), outcome="upstream_timeout", upstream=True)
+            self._refuse(Refused(504, "upstream_timeout", message), outcome="upstream_timeout")
         else:
             self._break_off("upstream_timeout", 504, "upstream_timeout", message)
 
@@ -462,7 +464,6 @@ class Exchange:
             self._refuse(
                 Refused(503, "shutting_down", "the gateway is shutting down"),
                 outcome="shutdown_cut" if self._lease is not None else "refused",
-                upstream=self._lease is not None,
             )
         elif self._state == _RELAYING:
             self._cancel_upstream()
@@ -491,7 +492,7 @@ class Exchange:
         connection.write(event)
         connection.end(close=True)
 
-    def _refuse(self, refused: Refused, *, outcome: str = "refused", upstream: bool = False) -> None:
+    def _refuse(self, refused: Refused, *, outcome: str = "refused") -> None:
         """Answer with an error; nothing of a response has been written yet."""
         context = self._context
         lease = self._lease
@@ -504,9 +505,10 @@ class Exchange:
             self._gateway.send_refusal(self._connection, context, refused)
             return
         self._state = _ENDING
-        body = self._gateway.send_refusal(self._connection, context, refused)
-        self._response_bytes = body
-        del upstream
+        self._gateway.send_refusal(self._connection, context, refused, on_length=self._count_bytes)
+
+    def _count_bytes(self, length: int) -> None:
+        self._response_bytes = length
 
     def _finish(self) -> None:
         """Slot, row, lease: in this order, once."""

@@ -82,7 +82,7 @@ class Application(Protocol):
         """
         ...
 
-    def accept_request(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+    def accept_request(self, connection: Connection, body: bytes) -> None:
         """Answer a complete request: `respond` now, or `answer_later` with a responder."""
         ...
 
@@ -116,10 +116,28 @@ class Server:
         self.connections: set[Connection] = set()
         self.closing = False
         self.refused = 0
+        self._empty = asyncio.Event()
 
     def protocol(self) -> Connection:
         """A new connection's protocol; pass this method to `create_server`."""
         return Connection(self)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no connection is left; False at the deadline."""
+        if self.connections:
+            self._empty.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                return not self.connections
+        return True
 
     def stop(self) -> None:
         """Close idle connections now, and every other one after its response."""
@@ -225,12 +243,14 @@ class Connection(asyncio.Protocol):
         if state == _LINGER:
             return False
         self._leave()
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()  # half closed and not reading: nobody would take the rest
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         self._leave()
         server = self._server
-        server.connections.discard(self)
+        server.closed(self)
         server.ticker.unwatch(self)
         self._transport = None
 
@@ -319,7 +339,9 @@ class Connection(asyncio.Protocol):
         if not self._may_keep_alive():
             self._close_after = True
         self._chunked = False
-        if content_length is not None:
+        if status == 204:
+            framing = data = b""
+        elif content_length is not None:
             framing = b"content-length: %d\r\n" % content_length
         elif head.http10:
             framing = b""
@@ -356,6 +378,10 @@ class Connection(asyncio.Protocol):
         self._chunked = False
         self._close_after = True
         self._ended()
+
+    def abort(self) -> None:
+        """End the connection now, whatever it carries."""
+        self._abort()
 
     def close_when_idle(self) -> None:
         """Close now if no request is under way, else after its response."""
@@ -445,10 +471,8 @@ class Connection(asyncio.Protocol):
         return self._state == _HEAD
 
     def _dispatch(self, body: bytes) -> None:
-        head = self._head
-        assert head is not None
         self._state = _ANSWER
-        self._server.application.accept_request(self, head, body)
+        self._server.application.accept_request(self, body)
 
     def _malformed(self, fault: Malformed) -> None:
         if self._state == _HEAD:

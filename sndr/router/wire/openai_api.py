@@ -147,7 +147,7 @@ class ChatRequest:
 
     def encode(
         self,
-        served_model: bytes,
+        served_model: bytes | None,
         *,
         force: Mapping[str, bytes] | None = None,
         default: Mapping[str, bytes] | None = None,
@@ -157,7 +157,7 @@ class ChatRequest:
         """The body for the model server.
 
         Args:
-            served_model: The model's name at the server, as JSON.
+            served_model: The model's name at the server, as JSON; None leaves the client's.
             force: Members (as JSON) that replace what the client sent.
             default: Members (as JSON) for those that the client did not send.
             output_limit: Upper bound for every limit on output tokens that is present.
@@ -174,7 +174,7 @@ class ChatRequest:
                     continue
                 present.add(name)
             add(_OPENING.get(name) or _encode(name) + b":")
-            if name == "model":
+            if name == "model" and served_model is not None:
                 add(served_model)
             elif ask_usage and name == "stream_options":
                 add(_with_usage(raw))

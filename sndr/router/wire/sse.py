@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -171,7 +171,7 @@ class UsageFilter(StreamTail):
 
 class _Event(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw | None = None
+    usage: Any = None
 
 
 _EVENT: Final = msgspec.json.Decoder(_Event)
@@ -185,4 +185,4 @@ def _is_usage_only(event: bytes) -> bool:
         value = _EVENT.decode(b"\n".join(lines))
     except (msgspec.DecodeError, RecursionError):
         return False
-    return value.choices == [] and value.usage is not None and bytes(value.usage)[:1] == b"{"
+    return value.choices == [] and isinstance(value.usage, dict)

@@ -1,0 +1,374 @@
+"""From a boot configuration to a gateway that serves, and back down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from sndr import __version__
+from sndr.errors import InputError
+from sndr.router.core.admission import Admission
+from sndr.router.core.readiness import Thresholds, TierReadiness
+from sndr.router.gateway.endpoints import Client, Credentials, Gateway
+from sndr.router.gateway.gate import DataGate
+from sndr.router.gateway.journal import Journal
+from sndr.router.gateway.published import Published, build_snapshot
+from sndr.router.gateway.relay import Backend, Timeouts
+from sndr.router.metrics import Metrics
+from sndr.router.net.flow import AfterWrites, Ticker
+from sndr.router.net.prober import Prober, Target
+from sndr.router.net.server import Server, ServerLimits
+from sndr.router.net.upstream import Origin, UpstreamPool
+
+if TYPE_CHECKING:
+    from sndr.router.core.projection import Tier
+    from sndr.router.ports import Ledger, ManagementApi
+    from sndr.router.wire.boot import BootConfig
+
+__all__ = ["App", "run"]
+
+LOG_FLUSH_S: Final = 0.25
+CUT_S: Final = 1.0
+"""How long a client may take to read the event that says its stream was cut."""
+DESCRIPTOR_RESERVE: Final = 64
+"""Descriptors kept for files, probes and listeners."""
+
+
+class App:
+    """A gateway within a running loop.
+
+    Attributes:
+        gateway: The data plane.
+        gate: Its state, for the control plane.
+        prober: Readiness.
+        metrics: Counters.
+        addresses: What is listened on, with real ports, once started.
+    """
+
+    def __init__(self, config: BootConfig, *, log_descriptor: int | None = None, ledger: Ledger | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._config = config
+        self._pools: dict[tuple[bool, str, int], UpstreamPool] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unix_paths: list[str] = []
+        self.addresses: list[str] = []
+        self.started_at = time.time()
+        self.state = "starting"
+        self.ticker = Ticker(loop)
+        self.journal = Journal(log_descriptor)
+        self.admission = Admission()
+        self.metrics = Metrics(config.projection.aliases, config.projection.tiers)
+        self.prober = Prober(
+            interval_s=config.router.probe_interval_s,
+            timeout_s=config.router.probe_timeout_s,
+            thresholds=Thresholds(config.router.probe_failures, config.router.probe_successes),
+            secret=config.secrets.get,
+            wall_clock=time.time,
+            on_change=self._readiness_changed,
+            on_probe=lambda tier_id, seen: self.metrics.probed(tier_id, seen.reason.value),
+        )
+        snapshot = build_snapshot(
+            config.projection, self.admission, self.backend, queue_limit=config.router.queue_limit
+        )
+        self.published = Published(snapshot)
+        self.gate = DataGate(self.published, self.admission, self.connections)
+        self.ledger = ledger
+        self.gateway = Gateway(
+            loop,
+            gate=self.gate,
+            ticker=self.ticker,
+            readiness=self.prober,
+            credentials=_credentials(config),
+            ledger=ledger,
+            metrics=self.metrics,
+            journal=self.journal if log_descriptor is not None else None,
+            max_body_bytes=config.server.max_body_bytes,
+            receipts=config.router.receipt_headers,
+        )
+        self.server = Server(
+            loop,
+            self.gateway,
+            ServerLimits(
+                max_head_bytes=config.server.max_head_bytes,
+                header_timeout_s=config.server.header_timeout_s,
+                body_timeout_s=config.server.body_timeout_s,
+                keepalive_idle_s=config.server.keepalive_idle_s,
+                max_connections=_connection_limit(config.server.max_connections),
+            ),
+            self.ticker,
+            AfterWrites(loop),
+        )
+
+    def use_management(self, management: ManagementApi) -> None:
+        """Let the control plane answer the management paths."""
+        self.gateway.management = management
+
+    def backend(self, tier_id: str, tier: Tier) -> Backend:
+        """What the data plane needs to talk to a tier's server."""
+        del tier_id
+        parts = urlsplit(tier.base_url)
+        is_tls = parts.scheme == "https"
+        host, port = parts.hostname or "", parts.port or (443 if is_tls else 80)
+        if is_tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        key = (is_tls, host, port)
+        pool = self._pools.get(key)
+        if pool is None:
+            origin = Origin(host, port, tls=self._tls if is_tls else None)
+            pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker)
+        router = self._config.router
+        return Backend(
+            tier,
+            pool,
+            host=parts.netloc,
+            prefix=parts.path,
+            credential=self._config.secrets.get(tier.auth_env),
+            timeouts=Timeouts(
+                tier,
+                {
+                    "admission": router.admission_timeout_s,
+                    "first_byte": router.first_byte_timeout_s,
+                    "idle": router.idle_timeout_s,
+                    "total": router.total_timeout_s,
+                },
+            ),
+        )
+
+    def connections(self) -> Mapping[str, int]:
+        """Open connections by side."""
+        return {
+            "client": len(self.server.connections),
+            "upstream_active": sum(len(pool.active) for pool in self._pools.values()),
+            "upstream_idle": sum(pool.idle for pool in self._pools.values()),
+        }
+
+    def targets(self) -> list[Target]:
+        """What is to be probed under the current snapshot."""
+        snapshot = self.published.snapshot
+        return [Target(runtime.tier_id, runtime.generation, runtime.spec) for runtime in snapshot.runtimes.values()]
+
+    async def start(self) -> None:
+        """Listen, then probe.
+
+        Raises:
+            InputError: An address cannot be listened on.
+        """
+        self.journal.event("started", version=__version__, config_sha256=self._config.config_sha256)
+        self.prober.sync(self.targets())
+        backlog = self._config.server.backlog
+        for listener in self._config.listeners:
+            try:
+                if listener.path is not None:
+                    _remove_stale_socket(listener.path)
+                    server: asyncio.Server = await self._loop.create_unix_server(
+                        self.server.protocol, listener.path, backlog=backlog
+                    )
+                    self._unix_paths.append(listener.path)
+                    self.addresses.append(listener.text)
+                else:
+                    server = await self._loop.create_server(
+                        self.server.protocol, listener.host, listener.port or 0, backlog=backlog
+                    )
+                    self.addresses.extend(_address(bound) for bound in server.sockets)
+            except OSError as error:
+                await self.stop(0)
+                raise InputError(
+                    "listen_failed", f"cannot listen on {listener.text}: {error.strerror or error}"
+                ) from error
+            self._listeners.append(server)
+        self._spawn(self.prober.run())
+        self._spawn(self._flush_log())
+        self.state = "serving"
+        self.journal.event("listening", addresses=self.addresses)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new work at once, let running requests finish, cut the rest when the time is over."""
+        self.state = "stopping"
+        self.gateway.stopping = True
+        self.journal.event("stopping", in_flight=len(self.gateway.exchanges))
+        for listener in self._listeners:
+            listener.close()
+        for path in self._unix_paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self.server.stop()
+        await self.server.drained(grace_s)
+        cut = self.gateway.cut_all()
+        await self.server.drained(CUT_S)
+        for connection in tuple(self.server.connections):
+            connection.abort()
+        for pool in self._pools.values():
+            pool.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+        await asyncio.sleep(0)
+        self.ticker.close()
+        self.journal.event("stopped", cut=cut)
+        await asyncio.to_thread(self.journal.close)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush_log(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_FLUSH_S)
+            self.journal.flush()
+
+    def _readiness_changed(self, target: Target, state: TierReadiness) -> None:
+        self.journal.event(
+            "tier_ready" if state.ready else "tier_unready",
+            level="info" if state.ready else "warning",
+            tier=target.tier_id,
+            generation=target.generation,
+            reason=state.reason.value,
+        )
+
+
+def _credentials(config: BootConfig) -> Credentials:
+    clients: list[tuple[str, Client]] = []
+    for entry in config.clients:
+        secret = config.secrets.get(entry.auth_env)
+        if secret is not None:
+            clients.append((secret, Client(entry.id, entry.aliases, entry.max_concurrency)))
+    return Credentials(
+        clients,
+        operator=config.secrets.get(config.server.operator_auth_env),
+        metrics=config.secrets.get(config.server.metrics_auth_env),
+        anonymous=Client("default", None),
+    )
+
+
+def _connection_limit(wanted: int) -> int:
+    """Client connections that leave a descriptor for each upstream connection and some for everything else."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = 2 * wanted + DESCRIPTOR_RESERVE
+    if soft != resource.RLIM_INFINITY and soft < need:
+        raised = need if hard == resource.RLIM_INFINITY else min(need, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, raised), hard))
+            soft = max(soft, raised)
+        if soft < need:
+            return max(8, (soft - DESCRIPTOR_RESERVE) // 2)
+    return wanted
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Remove a socket file that nobody listens on; anything else in its place makes the bind fail."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(1)
+        probe.connect(path)
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    except OSError:
+        pass
+    finally:
+        probe.close()
+
+
+def _notify(state: str) -> None:
+    """Tell the service manager, where there is one."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path or path[0] not in "/@":
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect("\0" + path[1:] if path[0] == "@" else path)
+        sock.sendall(state.encode())
+
+
+class _FaultLog:
+    """The loop's exception handler: a log line per kind of fault and second, never a flood."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._last: dict[str, float] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        kind = type(error).__name__ if error is not None else "message"
+        now = loop.time()
+        if now - self._last.get(kind, -1e9) < 1.0:
+            return
+        self._last[kind] = now
+        where = ""
+        if error is not None and error.__traceback__ is not None:
+            frame = error.__traceback__
+            while frame.tb_next is not None:
+                frame = frame.tb_next
+            where = f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
+        self._journal.event("internal_error", level="error", kind=kind, where=where)
+
+
+async def _serve(config: BootConfig, attach: Callable[[App], None] | None) -> int:
+    loop = asyncio.get_running_loop()
+    app = App(config, log_descriptor=sys.stderr.fileno())
+    loop.set_exception_handler(_FaultLog(app.journal))
+    if attach is not None:
+        attach(app)
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await app.start()
+    _notify("READY=1")
+    await stop.wait()
+    _notify("STOPPING=1")
+    await app.stop(config.server.shutdown_grace_s)
+    return 0
+
+
+def run(config: BootConfig, *, attach: Callable[[App], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Args:
+        config: The boot configuration.
+        attach: Called with the application before it listens.
+
+    Returns:
+        0 after an orderly stop.
+
+    Raises:
+        InputError: Something in the configuration cannot be had (an address in use).
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config, attach))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed (`sndr[fast]`), else asyncio's own loop."""
+    if os.environ.get("SNDR_LOOP") == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
