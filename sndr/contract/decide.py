@@ -320,5 +320,5 @@ def _gap_step(table: Table, decision: Decision) -> Step:
     if decision.gap is None:
         return Step("8", "gap", None, "in no known coverage gap")
     gap = next(gap for gap in table.coverage_gaps if _lies_in(decision, gap.model_family, gap.cell))
-    reason = "this cell was not measured; the choice stands"
+    reason = "a cell that nobody measured on its own; the choice stands"
     return Step("8", "gap", decision.gap, f"{reason}; to close it: {gap.next_phase}" if gap.next_phase else reason)

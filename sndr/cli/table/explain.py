@@ -11,6 +11,7 @@ from sndr.cli.output import one_line, write_err, write_out
 from sndr.cli.table.document import read_document, read_json
 from sndr.contract import Dialect, Explanation, Table, load
 from sndr.contract import explain as explain_decision
+from sndr.resources import presets_dir
 
 __all__ = ["explain"]
 
@@ -29,18 +30,15 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     decision = explanation.decision
     yield f"{decision.preset_key or 'no preset (route by model)'}  [{decision.outcome}]"
     yield ""
-    rows = [(step.step, step.name, step.result or "-", step.reason) for step in explanation.steps]
-    widths = [min(max(len(row[column]) for row in rows), 40) for column in range(3)]
-    for row in rows:
-        yield "  ".join((*(row[column].ljust(widths[column]) for column in range(3)), row[3])).rstrip()
+    for step in explanation.steps:
+        result = "" if step.result is None else f" = {step.result}"
+        yield f"{step.step:<3} {step.name}{result}: {step.reason}"
 
 
 @click.command(short_help="Decide one request and say why, step by step.")
 @click.argument("request")
-@click.option("--table", "table_file", metavar="FILE", help="The table to decide with; - for standard input.")
-@click.option(
-    "--presets", "presets", metavar="DIR", help="Emit the table from this catalog instead of the shipped one."
-)
+@click.option("--table", "table_file", metavar="FILE", help="The table to decide with (- for standard input).")
+@click.option("--presets", metavar="DIR", help="Emit the table from this catalog; without both, from the shipped one.")
 @click.option("--in-flight", type=click.IntRange(min=0), help="Requests in flight in the family, this one included.")
 @click.option("--input-tokens", type=click.IntRange(min=0), help="Tokens of the prompt, if known.")
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="A header of the request; may be repeated.")
@@ -55,6 +53,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 def explain(
     request: str,
     table_file: str | None,
+    presets: str | None,
     in_flight: int | None,
     input_tokens: int | None,
     headers: tuple[str, ...],
@@ -67,11 +66,13 @@ def explain(
     A table that a consumer would refuse (unknown version, not JSON) is explained as the consumer acts on it: outcome
     degraded.
     """
+    if table_file is not None and presets is not None:
+        raise click.UsageError("--table and --presets exclude each other")
     if request == table_file == "-":
         raise click.UsageError("only one of REQUEST and --table can be standard input")
     pairs = [_header(text) for text in headers]
     body = read_json(request)
-    table = _table(table_file)
+    table = _table(table_file, presets)
     for warning in table.warnings:
         write_err(f"warning: {warning}")
     explanation = explain_decision(
@@ -92,7 +93,10 @@ def explain(
     return 0
 
 
-def _table(table_file: str | None) -> Table:
+def _table(table_file: str | None, presets: str | None) -> Table:
     if table_file is not None:
         return load(read_document(table_file))
-    raise click.UsageError("--table FILE is needed")
+    from sndr.cli.table.build import build_table  # reads the catalog: not needed with --table
+    from sndr.cli.table.catalog import load_catalog
+
+    return load(build_table(load_catalog(presets or presets_dir())))

@@ -210,4 +210,4 @@ def test_rules_with_one_id_are_not_mixed_up() -> None:
     )
     found = steps(twins, {"model": "s", "max_tokens": 1}, in_flight=2)
     assert found["rule"] == ("k4", "first rule that matches; measured: two")
-    assert found["gap"] == ("g", "this cell was not measured; the choice stands")
+    assert found["gap"] == ("g", "a cell that nobody measured on its own; the choice stands")
