@@ -46,6 +46,7 @@ __all__ = [
     "endpoint",
     "freeze",
     "is_valid",
+    "merge_live",
     "parse",
     "restart_only",
     "sha256",
@@ -749,6 +750,30 @@ def apply_tiers(projection: Projection, patches: object, *, allow_same: bool = F
                 tuple(Finding(f"/tiers/{tier_id}", "is what it was already", "no_effective_change") for tier_id in same)
             )
     return result
+
+
+def merge_live(boot: Projection, live: Projection) -> Projection:
+    """New boot routes that keep what was changed live: the offline rebase with `--keep-live`.
+
+    Names come from `boot`. A tier that both have keeps its live replaceable fields and takes its locked ones from
+    `boot`; a tier whose context limit is its server's takes everything from there. An alias that both have keeps its
+    live tier if that still exists, unless either side is a family alias.
+
+    Raises:
+        ProjectionError: the mixture is not acceptable.
+    """
+    tiers: dict[str, object] = {}
+    for tier_id, tier in boot.tiers.items():
+        ours, theirs = _tier_json(tier), live.tiers.get(tier_id)
+        if theirs is not None and UPSTREAM not in (tier.context_limit, theirs.context_limit):
+            ours = {**_tier_json(theirs), **{key: ours[key] for key in BOOT_LOCKED}}
+        tiers[tier_id] = ours
+    aliases: dict[str, object] = {}
+    for alias, target in boot.aliases.items():
+        now = live.aliases.get(alias)
+        keeps = isinstance(target, TierTarget) and isinstance(now, TierTarget) and now.tier in boot.tiers
+        aliases[alias] = _target_json(now if keeps and now is not None else target)
+    return parse({"aliases": aliases, "tiers": tiers})
 
 
 def changed_tiers(before: Projection, after: Projection) -> tuple[str, ...]:

@@ -22,7 +22,14 @@ from sndr.errors import AuthorityError, ControlError
 from sndr.router.core.invariants import check_record
 from sndr.router.core.projection import INTEGER_MAX, Projection, is_valid, sha256
 from sndr.router.core.receipt import Record, Revision
-from sndr.router.store.custody import check_filesystem, check_platform, open_directory, read_file, split_path
+from sndr.router.store.custody import (
+    check_filesystem,
+    check_platform,
+    file_problems,
+    open_directory,
+    read_file,
+    split_path,
+)
 from sndr.router.store.lock import Lock, acquire, lock_name
 from sndr.router.wire.record import FILE_BYTES_MAX, encode_record, examine, parse_record
 
@@ -31,15 +38,16 @@ __all__ = [
     "Condition",
     "CrossCheck",
     "Health",
+    "Look",
     "NotWritten",
     "Refused",
     "Unknown",
     "WriteResult",
     "Written",
     "create",
+    "look",
     "open_authority",
     "open_for_rebase",
-    "read_unfenced",
 ]
 
 CrossCheck: TypeAlias = Callable[[Record], None]
@@ -409,23 +417,79 @@ def create(path: str, boot: Projection, *, disk: Disk | None = None, allow_volat
             place.close()
 
 
-def read_unfenced(path: str, *, disk: Disk | None = None) -> bytes:
-    """The bytes of the file, without the lock: what is read may not be durable and may be replaced at any moment.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What can be seen of an authority without its lock.
 
-    Raises:
-        AuthorityError: `route_state_missing` or a custody code.
+    Attributes:
+        data: The bytes, None if they cannot be read; they may not be durable and may be replaced at any moment.
+        problems: Faults of directory, file system and files, by start-up code.
+        leftovers: Temporary files of interrupted writes; never read, removed by the next start.
+        missing: There is no file, and nothing else stands against creating one.
     """
-    with _coded(path):
-        calls = PosixDisk() if disk is None else disk
+
+    data: bytes | None
+    problems: tuple[AuthorityError, ...]
+    leftovers: tuple[str, ...]
+    missing: bool
+
+
+def look(path: str, *, disk: Disk | None = None, allow_volatile: bool = False) -> Look:
+    """See as much as can be seen of an authority, changing nothing and taking no lock."""
+    calls = PosixDisk() if disk is None else disk
+    problems: list[AuthorityError] = []
+    directory = path
+    try:
         check_platform()
         directory, name = split_path(path)
-        dir_fd = open_directory(calls, directory)
+        dir_fd = _open_anyway(calls, directory, problems)
         try:
-            return read_file(calls, dir_fd, name, path, FILE_BYTES_MAX)[0]
-        except FileNotFoundError:
-            raise AuthorityError("route_state_missing", f"{path}: does not exist") from None
+            names = (name, lock_name(name))
+            try:
+                check_filesystem(dir_fd, directory, names, allow_volatile=allow_volatile)
+            except AuthorityError as error:
+                problems.append(error)
+            found = sorted(calls.listdir(dir_fd))
+            leftovers = tuple(candidate for candidate in found if is_temp_name(candidate, name))
+            if names[1] in found:
+                problems += file_problems(calls.lstat(names[1], dir_fd=dir_fd), lock_name(path))
+            if name not in found:
+                clear = not problems
+                problems.append(AuthorityError("route_state_missing", f"{path}: does not exist"))
+                return Look(None, tuple(problems), leftovers, clear)
+            data = _read_anyway(calls, dir_fd, name, path, problems)
+            return Look(data, tuple(problems), leftovers, False)
         finally:
             calls.close(dir_fd)
+    except AuthorityError as error:
+        problems.append(error)
+    except OSError as error:
+        problems.append(AuthorityError("route_state_unsafe", f"{directory}: {error.strerror}"))
+    return Look(None, tuple(problems), (), False)
+
+
+def _open_anyway(disk: Disk, directory: str, problems: list[AuthorityError]) -> int:
+    try:
+        return open_directory(disk, directory)
+    except AuthorityError as error:
+        problems.append(error)
+        return disk.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _read_anyway(disk: Disk, dir_fd: int, name: str, shown: str, problems: list[AuthorityError]) -> bytes | None:
+    found = disk.lstat(name, dir_fd=dir_fd)
+    bad = file_problems(found, shown)
+    problems += bad
+    if any(problem.code == "route_custody_type" for problem in bad):
+        return None
+    if bad:  # read what a start would refuse to read
+        fd = disk.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            data = disk.read(fd, FILE_BYTES_MAX + 1)
+        finally:
+            disk.close(fd)
+        return data
+    return read_file(disk, dir_fd, name, shown, FILE_BYTES_MAX)[0]
 
 
 def _open_place(path: str, disk: Disk | None, *, allow_volatile: bool, init_command: str) -> _Place:

@@ -25,6 +25,7 @@ __all__ = [
     "check_file",
     "check_filesystem",
     "check_platform",
+    "file_problems",
     "open_directory",
     "parse_mountinfo",
     "read_file",
@@ -162,22 +163,31 @@ def _check_directory(found: os.stat_result, shown: str, *, last: bool) -> None:
         raise AuthorityError("route_custody_parent", f"{shown}: must not be writable by group or others")
 
 
+def file_problems(found: os.stat_result, shown: str) -> list[AuthorityError]:
+    """Everything that makes a file not plainly ours: type, links, owner, mode."""
+    problems = []
+    if not stat.S_ISREG(found.st_mode):
+        problems.append(AuthorityError("route_custody_type", f"{shown}: must be a regular file"))
+    elif found.st_nlink != 1:
+        text = f"{shown}: has {found.st_nlink} links; exactly one is allowed"
+        problems.append(AuthorityError("route_custody_links", text))
+    if found.st_uid != os.geteuid():
+        text = f"{shown}: must belong to uid {os.geteuid()} (the router's)"
+        problems.append(AuthorityError("route_custody_owner", text))
+    mode = stat.S_IMODE(found.st_mode)
+    if mode != FILE_MODE:
+        problems.append(AuthorityError("route_custody_mode", f"{shown}: must have mode 0600, has {mode:04o}"))
+    return problems
+
+
 def check_file(found: os.stat_result, shown: str) -> None:
-    """Refuse a file that is not plainly ours: type, links, owner, mode.
+    """Refuse a file that is not plainly ours.
 
     Raises:
-        AuthorityError: `route_custody_type`, `_links`, `_owner` or `_mode`.
+        AuthorityError: the first of `file_problems`.
     """
-    if not stat.S_ISREG(found.st_mode):
-        raise AuthorityError("route_custody_type", f"{shown}: must be a regular file")
-    if found.st_nlink != 1:
-        raise AuthorityError("route_custody_links", f"{shown}: has {found.st_nlink} links; exactly one is allowed")
-    if found.st_uid != os.geteuid():
-        raise AuthorityError("route_custody_owner", f"{shown}: must belong to uid {os.geteuid()} (the router's)")
-    if stat.S_IMODE(found.st_mode) != FILE_MODE:
-        raise AuthorityError(
-            "route_custody_mode", f"{shown}: must have mode 0600, has {stat.S_IMODE(found.st_mode):04o}"
-        )
+    for problem in file_problems(found, shown):
+        raise problem
 
 
 def read_file(disk: Disk, dir_fd: int, name: str, shown: str, limit: int) -> tuple[bytes, os.stat_result]:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -147,7 +147,12 @@ class BootConfig:
 
 
 def load(
-    path: str, env: Mapping[str, str] | None, *, listen: Sequence[str] = (), own_hosts: frozenset[str] = frozenset()
+    path: str,
+    env: Mapping[str, str] | None,
+    *,
+    listen: Sequence[str] = (),
+    own_hosts: frozenset[str] = frozenset(),
+    honoured: Collection[str] = (),
 ) -> BootConfig:
     """Read and check a boot file.
 
@@ -155,6 +160,7 @@ def load(
         env: The environment; None leaves credentials unresolved (a check on a machine that does not have them).
         listen: Addresses that replace ``server.listen``.
         own_hosts: Names and addresses of this machine, for the check that no tier is the gateway itself.
+        honoured: Keys of `NOT_BUILT` that the caller honours all the same (the offline verbs of the authority).
 
     Raises:
         BootError: with every fault of the file.
@@ -171,7 +177,7 @@ def load(
     except UnicodeDecodeError as exc:
         line = data.count(b"\n", 0, exc.start) + 1
         raise BootError([Finding(path, line, "", "is not UTF-8 text")]) from exc
-    return parse(text, env, source=path, listen=listen, own_hosts=own_hosts)
+    return parse(text, env, source=path, listen=listen, own_hosts=own_hosts, honoured=honoured)
 
 
 def parse(
@@ -181,6 +187,7 @@ def parse(
     source: str = "config.toml",
     listen: Sequence[str] = (),
     own_hosts: frozenset[str] = frozenset(),
+    honoured: Collection[str] = (),
 ) -> BootConfig:
     """Check the text of a boot file; as `load`, without reading."""
     text = text.replace("\r\n", "\n")
@@ -195,7 +202,7 @@ def parse(
         server = data.get("server", {})
         if isinstance(server, dict):
             data["server"] = {**server, "listen": list(listen)}
-    check = _Check(data, lines, env, own_hosts, source)
+    check = _Check(data, lines, env, own_hosts, source, honoured)
     boot = check.structure()
     check.meaning()
     if check.findings or boot is None:
@@ -314,7 +321,9 @@ class _Check:
         env: Mapping[str, str] | None,
         own_hosts: frozenset[str],
         source: str,
+        honoured: Collection[str],
     ) -> None:
+        self.honoured = honoured
         self.source = source
         self.data = data
         self.lines = lines
@@ -407,7 +416,7 @@ class _Check:
             value: Any = self.data
             for name in names:
                 value = value.get(name) if isinstance(value, dict) else None
-            if value not in (None, [], {}):
+            if value not in (None, [], {}) and dotted not in self.honoured:
                 self.add(names, f"{reason}; remove the key")
 
     def _check_tiers(self) -> None:

@@ -144,7 +144,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.pointer or '/'}: {self.message}"
+        return f"{self.code}: {self.pointer}: {self.message}" if self.pointer else f"{self.code}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

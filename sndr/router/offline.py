@@ -1,0 +1,327 @@
+"""Work on the authority's files without a gateway: create, bind to another boot file, look, check, copy."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sndr.durable import write_atomic
+from sndr.errors import AuthorityError, ControlError, InputError
+from sndr.router.core.invariants import check_record
+from sndr.router.core.projection import (
+    INTEGER_MAX,
+    Change,
+    Projection,
+    ProjectionError,
+    diff,
+    merge_live,
+    sha256,
+    thaw,
+)
+from sndr.router.core.receipt import Fence, Record, Revision
+from sndr.router.store import authority as store
+from sndr.router.wire import boot as boot_file
+from sndr.router.wire.record import (
+    Problem,
+    examine,
+    parse_record,
+    receipt_document,
+    revision_document,
+)
+
+__all__ = [
+    "Backup",
+    "Fence",
+    "Files",
+    "Inspection",
+    "Plan",
+    "backup",
+    "create",
+    "inspect",
+    "load",
+    "plan_create",
+    "rebase",
+]
+
+_HONOURED = ("server.route_state_path",)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the boot file says about the authority: where it lives and which routes it starts from."""
+
+    config: str
+    path: str
+    usage_path: str | None
+    projection: Projection
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `init` is going to do or has done.
+
+    Attributes:
+        path: The authority file.
+        authority_id: Of an existing file; None before one is created.
+        before: The fence that is replaced, None for a new file.
+        after: The fence that the file will have or has.
+        changes: How the routes differ from those before.
+        applied: Whether it was done.
+    """
+
+    path: str
+    authority_id: str | None
+    before: Fence | None
+    after: Fence
+    changes: tuple[Change, ...]
+    applied: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The form for scripts."""
+        return {
+            "object": "route.init",
+            "applied": self.applied,
+            "path": self.path,
+            "authority_id": self.authority_id,
+            "from": None if self.before is None else _fence(self.before),
+            "to": _fence(self.after),
+            "diff": self.diff(),
+        }
+
+    def diff(self) -> list[dict[str, object]]:
+        """The changed places, as JSON values."""
+        return [
+            {"path": change.pointer, "from": thaw(change.before), "to": thaw(change.after)} for change in self.changes
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is visible of an authority without its lock.
+
+    Attributes:
+        path: The authority file.
+        record: What it says, if it says anything that can be read.
+        problems: Why a start would refuse it, all of them; empty when it would not.
+        leftovers: Temporary files of interrupted writes; harmless.
+        readable: Whether the bytes could be read at all.
+    """
+
+    path: str
+    record: Record | None
+    problems: tuple[Problem, ...]
+    leftovers: tuple[str, ...]
+    readable: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The form for scripts. `unfenced` is always true: a visible record may not survive a power cut."""
+        record = self.record
+        return {
+            "object": "route.inspection",
+            "path": self.path,
+            "unfenced": True,
+            "readable": self.readable,
+            "problems": [
+                {"code": problem.code, "pointer": problem.pointer, "message": problem.message}
+                for problem in self.problems
+            ],
+            "leftovers": list(self.leftovers),
+            "authority_id": None if record is None else record.authority_id,
+            "write_seq": None if record is None else record.write_seq,
+            "boot": None if record is None else {"projection_sha256": record.boot_sha256},
+            "current": None if record is None else revision_document(record.current),
+            "previous": None if record is None or record.previous is None else revision_document(record.previous),
+            "transaction": None
+            if record is None or record.transaction is None
+            else receipt_document(record.transaction),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """The files that a backup wrote, in the order in which they were copied."""
+
+    files: tuple[str, ...]
+    fence: Fence
+
+
+def load(config: str) -> Files:
+    """Read the boot file, without credentials.
+
+    Raises:
+        InputError: the file is not acceptable, or does not name an authority.
+    """
+    read = boot_file.load(config, None, honoured=_HONOURED)
+    if read.paths.route_state is None:
+        raise InputError("route_state_not_configured", f"{config}: server.route_state_path is not set")
+    return Files(config, read.paths.route_state, read.paths.usage, read.projection)
+
+
+def plan_create(files: Files, *, allow_volatile: bool = False) -> Plan:
+    """What `create` would do. Nothing is written, not even the lock file.
+
+    Raises:
+        AuthorityError: it would be refused.
+    """
+    seen = store.look(files.path, allow_volatile=allow_volatile)
+    if not seen.missing:
+        for problem in seen.problems:
+            raise problem
+        raise AuthorityError("route_state_exists", f"{files.path}: exists already; nothing was changed")
+    return _created(files, None, applied=False)
+
+
+def create(files: Files, *, allow_volatile: bool = False) -> Plan:
+    """Create the authority file from the boot routes.
+
+    Raises:
+        AuthorityError: as `sndr.router.store.authority.create`.
+
+    Crash:
+        The file is absent or complete.
+    """
+    record = store.create(files.path, files.projection, allow_volatile=allow_volatile)
+    return _created(files, record.authority_id, applied=True)
+
+
+def _created(files: Files, authority_id: str | None, *, applied: bool) -> Plan:
+    return Plan(files.path, authority_id, None, Fence(1, sha256(files.projection)), (), applied)
+
+
+def rebase(
+    files: Files,
+    expected: Fence,
+    *,
+    keep_live: bool = False,
+    confirm: bool = False,
+    allow_volatile: bool = False,
+) -> Plan:
+    """Bind the authority to a changed boot file: the next revision holds its routes.
+
+    The lock is taken either way, so it works only while no router runs. The previous routes and the last receipt are
+    dropped: they may name what the boot file no longer has.
+
+    Args:
+        files: From the changed boot file.
+        expected: What the operator believes to be current.
+        keep_live: Keep live changes of what both have; then the revision rises only if the routes differ.
+        confirm: Do it. Without, the same checks are made and nothing is written.
+        allow_volatile: Accept a file system in memory; tests only.
+
+    Raises:
+        AuthorityError: a start-up code, or `authority_write_uncertain`.
+        ControlError: `route_fence_mismatch`, `transaction_in_progress`, `invalid_change`; nothing was changed.
+
+    Crash:
+        The file is the old one or the new one.
+    """
+    authority = store.open_for_rebase(files.path, allow_volatile=allow_volatile)
+    try:
+        now = authority.record
+        if now.current.fence != expected:
+            fence = now.current.fence
+            raise ControlError(
+                "route_fence_mismatch",
+                f"current is revision {fence.route_revision}, sha {fence.effective_route_sha256}; nothing was changed",
+            )
+        if now.transaction is not None and not now.transaction.state.is_terminal:
+            raise ControlError(
+                "transaction_in_progress",
+                f"transaction {now.transaction.id} is {now.transaction.state}; finish, cancel or roll it back first",
+            )
+        record = _rebased(files, now, keep_live=keep_live)
+        changes = diff(now.current.projection, record.current.projection)
+        plan = Plan(files.path, now.authority_id, expected, record.current.fence, changes, confirm)
+        if confirm:
+            _write(authority, record, files.projection)
+        return plan
+    finally:
+        authority.close()
+
+
+def _rebased(files: Files, now: Record, *, keep_live: bool) -> Record:
+    routes = files.projection
+    if keep_live:
+        try:
+            routes = merge_live(files.projection, now.current.projection)
+        except ProjectionError as error:
+            raise ControlError("invalid_change", f"the live routes do not fit the boot file: {error}") from None
+    revision = now.current.route_revision
+    if not keep_live or routes != now.current.projection:
+        revision += 1
+    if revision >= INTEGER_MAX:
+        raise ControlError("revision_exhausted", "the revision counter is exhausted; delete the file and run init")
+    return replace(
+        now,
+        boot_sha256=sha256(files.projection),
+        current=Revision(revision, sha256(routes), routes),
+        previous=None,
+        transaction=None,
+    )
+
+
+def _write(authority: store.Authority, record: Record, boot: Projection) -> None:
+    match authority.write(record, boot):
+        case store.Written():
+            return
+        case store.Unknown(code=code, detail=detail):
+            raise AuthorityError(code, f"{authority.path}: {detail}; look with sndr router inspect, then run it again")
+        case store.NotWritten(code=code, detail=detail) | store.Refused(code=code, detail=detail):
+            raise ControlError(code, f"{authority.path}: nothing was changed: {detail}")
+
+
+def inspect(files: Files, *, allow_volatile: bool = False) -> Inspection:
+    """Look at the authority without its lock, and check everything that a start would check."""
+    seen = store.look(files.path, allow_volatile=allow_volatile)
+    problems = [Problem(error.code, "", error.message) for error in seen.problems]
+    record = None
+    if seen.data is not None:
+        examination = examine(seen.data)
+        problems += examination.problems
+        record = examination.record
+        if record is not None:
+            problems += _meaning(record, files)
+    return Inspection(files.path, record, tuple(problems), seen.leftovers, seen.data is not None)
+
+
+def _meaning(record: Record, files: Files) -> list[Problem]:
+    boot: Projection | None = files.projection
+    problems = []
+    if record.boot_sha256 != sha256(files.projection):
+        text = f"belongs to other boot routes than {files.config} has; see sndr router init --rebase"
+        problems.append(Problem("route_boot_mismatch", "/boot/projection_sha256", text))
+        boot = None  # what follows from the mismatch is not another problem
+    findings = check_record(record, boot)
+    return problems + [Problem("route_state_unsafe", finding.pointer, finding.message) for finding in findings]
+
+
+def backup(files: Files, directory: str, *, allow_volatile: bool = False) -> Backup:
+    """Copy the authority into a directory, created if it is absent. Works beside a running router.
+
+    Raises:
+        AuthorityError: the authority cannot be read, or would not be accepted at a start.
+        InputError: the directory cannot be used, or already has such a file.
+    """
+    seen = store.look(files.path, allow_volatile=allow_volatile)
+    for problem in seen.problems:
+        raise problem
+    assert seen.data is not None
+    record = parse_record(seen.data)
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        mode = os.stat(directory).st_mode
+        if stat.S_IMODE(mode) & 0o077:
+            raise InputError("backup_directory_open", f"{directory}: must have mode 0700 (no group or other access)")
+        target = os.path.join(directory, os.path.basename(files.path))
+        if os.path.lexists(target):
+            raise InputError("backup_exists", f"{target}: exists already; nothing was written")
+        write_atomic(target, seen.data, 0o600)
+    except OSError as error:
+        raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
+    return Backup((target,), record.current.fence)
+
+
+def _fence(fence: Fence) -> Mapping[str, object]:
+    return {"route_revision": fence.route_revision, "effective_route_sha256": fence.effective_route_sha256}
