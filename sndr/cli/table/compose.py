@@ -240,9 +240,9 @@ def resolve(composed: Composed) -> Resolved:
         put("image_digest", hardware.runtime["image_digest"], "hardware", hardware.file, "runtime.image_digest")
     suffix = hardware.runtime["container_suffix"]
     name = f"{_CONTAINER_PREFIX[model.engine]}-{model.id}" + (f"-{suffix}" if suffix else "")
-    put("container_name", name, "hardware", hardware.file, "runtime.container_suffix")
+    put("container_name", name, "model", model.file, "")  # a model's id is its file's name
     put("host_port", hardware.runtime["host_port"], "hardware", hardware.file, "runtime.host_port")
-    put("extra_args", _extra_args(profile, model), "model", model.file, "extra_flags")
+    _put_args(put, profile, model)
     of_model("tool_call_parser")
     of_model("reasoning_parser")
     put("enable_auto_tool_choice", model.tool_call_parser is not None, "model", model.file, "tool_call_parser")
@@ -307,17 +307,29 @@ def _put_spec(put: Any, profile: Profile, model: Model) -> None:
     put("spec_decode_K", 1 if spec is None else spec.num_speculative_tokens, *owner)
 
 
-def _extra_args(profile: Profile, model: Model) -> tuple[Any, ...]:
-    """Return the flags that no field of their own stands for, in the order in which the engine gets them."""
+def _put_args(put: Any, profile: Profile, model: Model) -> None:
+    """Put the flags that no field of their own stands for, in the order in which the engine gets them.
+
+    Their place is the place of the first one.
+    """
     args: list[Any] = []
+    first = ("none", model.file, "extra_flags")
+
+    def add(layer: str, file: str, path: str, *more: Any) -> None:
+        nonlocal first
+        if not args:
+            first = (layer, file, path)
+        args.extend(more)
+
     if model.chat_template is not None:
-        args += ["--chat-template", model.chat_template]
+        add("model", model.file, "chat_template", "--chat-template", model.chat_template)
     if model.generation_defaults:
-        args += ["--override-generation-config", model.generation_defaults]
+        add("model", model.file, "generation_defaults", "--override-generation-config", model.generation_defaults)
     if profile.backend_plan is not None:
-        args += ["--attention-backend", profile.backend_plan["target_default"]]
+        backend = profile.backend_plan["target_default"]
+        add("profile", profile.file, "backend_plan.target_default", "--attention-backend", backend)
     if model.enable_expert_parallel:
-        args.append("--enable-expert-parallel")
+        add("model", model.file, "enable_expert_parallel", "--enable-expert-parallel")
     for flag, text in model.extra_flags.items():
-        args += [flag, text]
-    return tuple(args)
+        add("model", model.file, "extra_flags", flag, text)
+    put("extra_args", tuple(args), *first)

@@ -33,6 +33,7 @@ __all__ = [
 
 SCALAR, SEQUENCE, MAPPING = "scalar", "sequence", "mapping"
 _NAMES = {SCALAR: "a single value", SEQUENCE: "a list", MAPPING: "a mapping"}
+_OTHER_NULLS = ("~", "Null", "NULL")
 _INT = re.compile(r"(?:0|-?[1-9][0-9]*)\Z", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?\Z", re.ASCII)
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})\Z", re.ASCII)
@@ -131,6 +132,10 @@ def _quote(text: str) -> str:
     return "'" + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut) + "'"
 
 
+def _got(node: Node) -> str:
+    return "no value" if node.plain and node.value == "" else _NAMES[node.kind]
+
+
 def _scalar(node: Node, path: str, sink: Sink, allowed: str) -> str | None:
     """Return the text of a scalar that is not null, else record what is wrong."""
     if node.kind != SCALAR:
@@ -139,6 +144,8 @@ def _scalar(node: Node, path: str, sink: Sink, allowed: str) -> str | None:
         sink.add(node, path, f'null is not allowed here; write {allowed} (the word "null" needs quotes)')
     elif node.plain and node.value == "":
         sink.add(node, path, f"no value; write {allowed}")
+    elif node.plain and node.value in _OTHER_NULLS:
+        sink.add(node, path, f"'{node.value}' is null in some YAML; write {allowed}, or null where that is allowed")
     else:
         text: str = node.value
         return text
@@ -363,8 +370,7 @@ class ListOf:
     def read(self, node: Node, path: str, sink: Sink) -> tuple[Any, ...] | None:
         """Return the items in file order."""
         if node.kind != SEQUENCE:
-            got = "no value" if node.plain and node.value == "" else _NAMES[node.kind]
-            sink.add(node, path, f"{got} where {self.describe()} belongs")
+            sink.add(node, path, f"{_got(node)} where {self.describe()} belongs")
             return None
         before = len(sink.findings)
         items: list[Any] = []
@@ -392,7 +398,7 @@ class Capability:
     def read(self, node: Node, path: str, sink: Sink) -> tuple[int, int] | None:
         """Return (major, minor)."""
         if node.kind != SEQUENCE:
-            sink.add(node, path, f"{_NAMES[node.kind]} where {self.describe()} belongs")
+            sink.add(node, path, f"{_got(node)} where {self.describe()} belongs")
             return None
         return self._numbers.read(node, path, sink)
 
@@ -428,8 +434,7 @@ class MapOf:
 def _pairs(node: Node, path: str, sink: Sink, allowed: str) -> dict[str, tuple[Node, Node]] | None:
     """Return the members of a mapping by key; a repeated key is recorded and its first value kept."""
     if node.kind != MAPPING:
-        got = "no value" if node.plain and node.value == "" else _NAMES[node.kind]
-        sink.add(node, path, f"{got} where {allowed} belongs")
+        sink.add(node, path, f"{_got(node)} where {allowed} belongs")
         return None
     pairs: dict[str, tuple[Node, Node]] = {}
     for key, child in node.value:
