@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from sndr import __version__
 from sndr.errors import InputError
+from sndr.router.control.api import Management
+from sndr.router.control.coordinator import Coordinator
 from sndr.router.core.admission import Admission
 from sndr.router.core.readiness import Thresholds, TierReadiness
 from sndr.router.gateway.endpoints import Client, Credentials, Gateway
@@ -29,6 +31,7 @@ from sndr.router.net.flow import AfterWrites, Ticker
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.upstream import Origin, UpstreamPool
+from sndr.router.store.admission import AdmissionFile
 
 if TYPE_CHECKING:
     from sndr.router.core.projection import Tier
@@ -66,6 +69,7 @@ class App:
         self._unix_paths: list[str] = []
         self.addresses: list[str] = []
         self.started_at = time.time()
+        self._started = loop.time()
         self.state = "starting"
         self.ticker = Ticker(loop)
         self.journal = Journal(log_descriptor)
@@ -116,6 +120,16 @@ class App:
         """Let the control plane answer the management paths."""
         self.gateway.management = management
 
+    @property
+    def listen(self) -> list[str]:
+        """Addresses as bound."""
+        return list(self.addresses)
+
+    @property
+    def uptime_s(self) -> int:
+        """Whole seconds since the process made the application."""
+        return int(self._loop.time() - self._started)
+
     def backend(self, tier_id: str, tier: Tier) -> Backend:
         """What the data plane needs to talk to a tier's server."""
         del tier_id
@@ -161,13 +175,17 @@ class App:
         return [Target(runtime.tier_id, runtime.generation, runtime.spec) for runtime in snapshot.runtimes.values()]
 
     async def start(self) -> None:
-        """Listen, then probe.
+        """Probe every tier once, so that the first request finds the truth, then listen.
 
         Raises:
             InputError: An address cannot be listened on.
         """
         self.journal.event("started", version=__version__, config_sha256=self._config.config_sha256)
         self.prober.sync(self.targets())
+        self._spawn(self.prober.run())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._config.router.probe_timeout_s + 1):
+                await self.prober.first_round()
         backlog = self._config.server.backlog
         for listener in self._config.listeners:
             try:
@@ -189,7 +207,6 @@ class App:
                     "listen_failed", f"cannot listen on {listener.text}: {error.strerror or error}"
                 ) from error
             self._listeners.append(server)
-        self._spawn(self.prober.run())
         self._spawn(self._flush_log())
         self.state = "serving"
         self.journal.event("listening", addresses=self.addresses)
@@ -326,6 +343,21 @@ async def _serve(config: BootConfig, attach: Callable[[App], None] | None) -> in
     loop = asyncio.get_running_loop()
     app = App(config, log_descriptor=sys.stderr.fileno())
     loop.set_exception_handler(_FaultLog(app.journal))
+    store = None if config.paths.admission_state is None else AdmissionFile(config.paths.admission_state)
+    coordinator = Coordinator(app.gate, app.prober, lambda event, fields: app.journal.event(event, **fields), store)
+    if store is not None:
+        coordinator.restore(store.load())
+    app.use_management(
+        Management(
+            config=config,
+            gate=app.gate,
+            prober=app.prober,
+            ledger=app.ledger,
+            metrics=app.metrics,
+            coordinator=coordinator,
+            process=app,
+        )
+    )
     if attach is not None:
         attach(app)
     stop = asyncio.Event()
@@ -341,7 +373,10 @@ async def _serve(config: BootConfig, attach: Callable[[App], None] | None) -> in
     _notify("READY=1")
     await stop.wait()
     _notify("STOPPING=1")
+    coordinator.stop()
     await app.stop(config.server.shutdown_grace_s)
+    if store is not None:
+        store.close()
     return 0
 
 

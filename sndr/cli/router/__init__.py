@@ -10,6 +10,13 @@ router = LazyGroup(
     "router",
     help="Serve models behind one address and change their routes live.",
     lazy={
+        "serve": ("sndr.cli.router.serve:serve", "Run the gateway in the foreground."),
+        "check": ("sndr.cli.router.check:check", "Judge a boot file and print what it means."),
+        "status": ("sndr.cli.router.online:status", "Show the gateway, its tiers and its routes as they are now."),
+        "models": ("sndr.cli.router.online:models", "List the aliases that the credential may use."),
+        "quiesce": ("sndr.cli.router.online:quiesce", "Stop new requests to a tier; running ones go on."),
+        "drain": ("sndr.cli.router.online:drain", "Wait until a quiesced tier is idle; nothing is ever cut."),
+        "readmit": ("sndr.cli.router.online:readmit", "Let a tier take requests again, after a fresh probe."),
         "init": ("sndr.cli.router.offline:init", "Create the authority file, or bind it to a changed boot file."),
         "inspect": ("sndr.cli.router.offline:inspect", "Print what is visible of the authority, without its lock."),
         "fsck": ("sndr.cli.router.offline:fsck", "Check the authority's files and name every fault."),

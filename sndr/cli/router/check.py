@@ -1,0 +1,37 @@
+"""`sndr router check`: judge a boot file without a gateway."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+__all__ = ["check"]
+
+
+@click.command("check")
+@click.option("--config", "config_path", metavar="FILE", help="The boot file (TOML).")
+@click.option("--json", "as_json", is_flag=True, help="Print the effective configuration and its hash as JSON.")
+@click.option("--without-env", is_flag=True, help="Do not require that the named credentials are in the environment.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of boot files and do nothing else.")
+def check(config_path: str | None, as_json: bool, without_env: bool, schema: bool) -> None:
+    """Check a boot file and print what it means, every default written out.
+
+    The output is itself a boot file with the same meaning. Every fault is reported at once, each with its line.
+    Exit: 0 the file is valid, 2 it is not.
+    """
+    from sndr.cli.output import write_err, write_out
+    from sndr.router import configuration
+
+    if schema:
+        write_out(configuration.json_schema())
+        return
+    if config_path is None:
+        raise click.UsageError("Missing option '--config'.")
+    config = configuration.load(config_path, None if without_env else os.environ)
+    if as_json:
+        write_out(configuration.effective_json(config))
+        return
+    write_out(f"# {config_path}: valid\n# config_sha256 {config.config_sha256}\n{configuration.effective_toml(config)}")
+    for note in configuration.notes(config):
+        write_err(f"note: {note}")

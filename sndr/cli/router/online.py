@@ -1,0 +1,226 @@
+"""Verbs that talk to a running gateway: status, models, quiesce, drain, readmit.
+
+Exit: 0 done, 1 not achieved and the state is known, 2 usage or configuration (credentials too), 3 refused as things
+are, 4 the authority is unsafe or uncertain, 5 no answer: the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from sndr.cli.output import CommandError, write_out
+from sndr.errors import InputError
+
+if TYPE_CHECKING:
+    from sndr.router.client import Answer, Client, RefusedError
+
+__all__ = ["drain", "models", "quiesce", "readmit", "status"]
+
+_CONFLICTS: Final = frozenset({409, 412, 422, 428})
+_UNSAFE_CODES: Final = frozenset(
+    {
+        "authority_changed_externally",
+        "authority_lock_lost",
+        "authority_path_moved",
+        "authority_read_only",
+        "authority_write_uncertain",
+    }
+)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _online(function: _Function) -> _Function:
+    """The options that every online verb has."""
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="Print the gateway's answer as it came."),
+        click.option("--auth-env", metavar="NAME", help="Environment variable with the credential."),
+        click.option("--url", metavar="URL", help="http://HOST:PORT or unix:/PATH of the gateway."),
+        click.option("--config", "config_path", metavar="FILE", help="Boot file that names address and credential."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def _connect(config_path: str | None, url: str | None, auth_env: str | None) -> Client:
+    from sndr.router import client, configuration
+
+    address = client.DEFAULT_URL
+    names = [client.OPERATOR_TOKEN_ENV]
+    if config_path is not None:
+        config = configuration.load(config_path, None)
+        address = client.address_of(config)
+        server = config.server
+        names = [name for name in (server.operator_auth_env, client.OPERATOR_TOKEN_ENV, server.auth_env) if name]
+    if auth_env is not None:
+        names = [auth_env]
+        if not os.environ.get(auth_env):
+            raise CommandError("credential_missing", f"the environment variable {auth_env} is not set", 2)
+    token = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        raise CommandError("credential_invalid", "the credential holds characters that no header can carry", 2)
+    try:
+        return client.Client(url or address, token)
+    except InputError as error:
+        raise CommandError(error.code, error.message, 2) from error
+
+
+def _ask(
+    question: Callable[[Client], Answer], config_path: str | None, url: str | None, auth_env: str | None
+) -> Answer:
+    from sndr.router.client import RefusedError, TransportError
+
+    try:
+        with _connect(config_path, url, auth_env) as client:
+            return question(client)
+    except RefusedError as error:
+        raise CommandError(error.code, _with_reason(error), _exit_code(error)) from error
+    except TransportError as error:
+        message = f"{error.message}; the outcome is unknown: run sndr router status"
+        raise CommandError(error.code, message, 5) from error
+
+
+def _with_reason(error: RefusedError) -> str:
+    reason = error.body.get("reason")
+    return f"{error.message} ({reason})" if isinstance(reason, str) else error.message
+
+
+def _exit_code(error: RefusedError) -> int:
+    if error.code in _UNSAFE_CODES:
+        return 4
+    if error.status in _CONFLICTS:
+        return 3
+    return 2 if error.status < 500 else 1
+
+
+@click.command("status")
+@_online
+def status(config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
+    """Show the gateway, its tiers and its routes as they are now."""
+    answer = _ask(lambda client: client.status(), config_path, url, auth_env)
+    _print(answer, as_json, _status_text)
+
+
+@click.command("models")
+@_online
+def models(config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
+    """List the aliases that the credential may use."""
+    answer = _ask(lambda client: client.models(), config_path, url, auth_env)
+    _print(answer, as_json, _models_text)
+
+
+@click.command("quiesce")
+@click.argument("tier")
+@click.option("--reason", metavar="TEXT", help="Why; shown in status until the tier is readmitted.")
+@_online
+def quiesce(
+    tier: str, reason: str | None, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool
+) -> None:
+    """Stop new requests to TIER; running ones go on."""
+    answer = _ask(lambda client: client.quiesce(tier, reason), config_path, url, auth_env)
+    _print(answer, as_json, lambda it: f"{tier} takes no new requests; {_running(it)} still running\n")
+
+
+@click.command("drain")
+@click.argument("tier")
+@click.option("--timeout", "timeout_s", type=click.IntRange(1, 900), default=60, show_default=True, metavar="SECONDS")
+@_online
+def drain(
+    tier: str, timeout_s: int, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool
+) -> int:
+    """Wait until the quiesced TIER is idle; nothing is ever cut. Exit 1 when the time runs out first."""
+    answer = _ask(lambda client: client.drain(tier, timeout_s), config_path, url, auth_env)
+
+    def text(it: Mapping[str, Any]) -> str:
+        if it["drained"]:
+            return f"{tier} is idle\n"
+        return f"{tier} is not idle after {timeout_s} s: {_running(it['tier'])} still running, and left running\n"
+
+    _print(answer, as_json, text)
+    return 0 if answer.document["drained"] else 1
+
+
+@click.command("readmit")
+@click.argument("tier")
+@_online
+def readmit(tier: str, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
+    """Let TIER take requests again, after a fresh probe by the gateway proved it."""
+    answer = _ask(lambda client: client.readmit(tier), config_path, url, auth_env)
+
+    def text(it: Mapping[str, Any]) -> str:
+        held = "" if it["tier"]["admitting"] else "; a route change still holds it"
+        return f"{tier} is readmitted ({it['reason']}){held}\n"
+
+    _print(answer, as_json, text)
+
+
+# -- text for people --------------------------------------------------------------------------------------------------
+
+
+def _print(answer: Answer, as_json: bool, text: Callable[[Any], str]) -> None:
+    write_out(answer.raw.decode("utf-8") if as_json else text(answer.document))
+
+
+def _running(tier: Mapping[str, Any]) -> str:
+    count = tier["in_flight"]
+    return "1 request is" if count == 1 else f"{count} requests are"
+
+
+def _status_text(it: Mapping[str, Any]) -> str:
+    from sndr.cli.router.text import ago, span, table
+
+    lines = [
+        f"sndr {it['version']} {it['state']} on {', '.join(it['listen'])} for {span(it['uptime_s'])}",
+        f"configuration {it['config_sha256'][:12]}",
+    ]
+    ledger = it.get("ledger")
+    if ledger is not None:
+        lines.append(
+            f"ledger: {ledger['rows']} rows, {ledger['unresolved']} unresolved, {ledger['lag_ms']} ms behind"
+            if ledger["enabled"]
+            else "ledger: off"
+        )
+    rows = [["TIER", "READY", "ADMITTING", "RUNNING", "QUEUED", "CHECKED", "MODEL", "SERVER"]]
+    for tier in it["tiers"]:
+        limit = tier["max_concurrency"]
+        rows.append(
+            [
+                tier["id"],
+                "yes" if tier["ready"] else f"no: {tier['reason']}",
+                _admission(tier),
+                str(tier["in_flight"]) if limit is None else f"{tier['in_flight']}/{limit}",
+                str(tier["queued"]),
+                ago(tier["checked_at"]),
+                tier["model"] or "-",
+                tier.get("base_url", ""),
+            ]
+        )
+    lines += ["", *table(rows)]
+    aliases = [["ALIAS", "ROUTE"]]
+    for alias, target in it["aliases"].items():
+        family = target.get("family")
+        aliases.append([alias, target["tier"] if family is None else f"family {family}, else {target['natural']}"])
+    lines += ["", *table(aliases)]
+    return "\n".join(lines) + "\n"
+
+
+def _admission(tier: Mapping[str, Any]) -> str:
+    if tier["quiesced"]:
+        reason = tier.get("quiesce_reason")
+        return f"no: quiesced ({reason})" if reason else "no: quiesced"
+    return "no: held" if tier["held"] else "yes"
+
+
+def _models_text(it: Mapping[str, Any]) -> str:
+    from sndr.cli.router.text import table
+
+    rows = [["MODEL", "READY", "CONTEXT", "MAX OUTPUT"]]
+    for entry in it["data"]:
+        ready = "yes" if entry.get("ready") else "no"
+        numbers = [str(entry.get(key) or "-") for key in ("context_window", "max_output_tokens")]
+        rows.append([entry["id"], ready, *numbers])
+    return "\n".join(table(rows)) + "\n"

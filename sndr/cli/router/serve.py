@@ -1,0 +1,29 @@
+"""`sndr router serve`: run the gateway in the foreground."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+__all__ = ["serve"]
+
+
+@click.command("serve")
+@click.option("--config", "config_path", required=True, metavar="FILE", help="The boot file (TOML).")
+@click.option("--listen", multiple=True, metavar="ADDR", help="Listen here instead of server.listen; repeatable.")
+def serve(config_path: str, listen: tuple[str, ...]) -> int:
+    """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Running requests get server.shutdown_grace_s to finish. The log goes to standard error, one JSON line per event.
+    Exit: 0 after an orderly stop, 2 when the gateway refuses to start.
+    """
+    from sndr.cli.output import CommandError
+    from sndr.errors import InputError
+    from sndr.router import app, configuration
+
+    config = configuration.load(config_path, os.environ, listen=listen)
+    try:
+        return app.run(config)
+    except InputError as error:
+        raise CommandError(error.code, error.message, 2) from error

@@ -1,0 +1,208 @@
+"""Door: a blocking client of a running gateway's management API.
+
+It talks to one address only: no proxy, no redirect, a bounded answer, and a timeout that is longer than what the
+gateway itself allows, so that a deadline is normally the gateway's word and not ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from sndr.errors import ControlError, InputError, SndrError
+from sndr.router.wire.boot import BootConfig
+
+__all__ = ["DEFAULT_URL", "OPERATOR_TOKEN_ENV", "Answer", "Client", "RefusedError", "TransportError", "address_of"]
+
+DEFAULT_URL: Final = "http://127.0.0.1:8710"
+OPERATOR_TOKEN_ENV: Final = "SNDR_ROUTER_OPERATOR_TOKEN"  # noqa: S105 - the name of a variable
+ANSWER_MAX_BYTES: Final = 262_144
+_MARGIN_S: Final = 10.0
+_CONNECT_S: Final = 5.0
+
+
+class TransportError(SndrError):
+    """No answer was had; whether the gateway acted is unknown."""
+
+
+class RefusedError(ControlError):
+    """The gateway answered with an error.
+
+    Attributes:
+        status: HTTP status.
+        body: The answer, as JSON; empty when it was none.
+    """
+
+    def __init__(self, status: int, code: str, message: str, body: Mapping[str, Any]) -> None:
+        super().__init__(code, message)
+        self.status = status
+        self.body = body
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A successful answer: its exact bytes, and the same as JSON."""
+
+    raw: bytes
+    document: Any
+
+
+def address_of(config: BootConfig) -> str:
+    """Where a gateway with this configuration is reached from its own machine: its first listener, as URL."""
+    listener = config.listeners[0]
+    if listener.path is not None:
+        return f"unix:{listener.path}"
+    scheme = "https" if config.server.tls_cert is not None else "http"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host or "", listener.host or "")  # noqa: S104 - compared
+    return f"{scheme}://[{host}]:{listener.port}" if ":" in host else f"{scheme}://{host}:{listener.port}"
+
+
+def _check_url(url: str) -> None:
+    """A credential travels to this address: it must be this machine, a private network, or TLS.
+
+    Raises:
+        InputError: `invalid_url`.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as exc:
+        raise InputError("invalid_url", "--url is not a URL with a valid host and port") from exc
+    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc or parts.query or parts.fragment:
+        raise InputError("invalid_url", "--url must be http://HOST:PORT, https://HOST:PORT or unix:/PATH")
+    if parts.path not in ("", "/"):
+        raise InputError("invalid_url", "--url takes no path; the verbs know the paths")
+    if parts.scheme == "https":
+        return
+    try:
+        found = {
+            str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        }
+    except OSError as exc:
+        raise TransportError("unreachable", f"the host of {url} cannot be resolved") from exc
+    if not all(
+        ipaddress.ip_address(address).is_private or ipaddress.ip_address(address).is_loopback for address in found
+    ):
+        raise InputError("invalid_url", "--url without TLS must be loopback, a private address or a unix socket")
+
+
+class Client:
+    """One gateway, one credential. Use as a context manager."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Prepare to talk; nothing is sent yet.
+
+        Args:
+            url: ``http(s)://host:port`` or ``unix:/path``.
+
+        Raises:
+            InputError: `invalid_url`.
+            TransportError: The host has no address.
+        """
+        self.url = url
+        uds = url.removeprefix("unix:") if url.startswith("unix:") else None
+        if uds is None:
+            _check_url(url)
+        self._http = httpx.Client(
+            base_url="http://localhost" if uds is not None else url,
+            transport=httpx.HTTPTransport(uds=uds) if uds is not None else None,
+            headers={"accept": "application/json", **({"authorization": f"Bearer {token}"} if token else {})},
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def status(self) -> Answer:
+        """``GET /v1/router/status``."""
+        return self.call("GET", "/v1/router/status")
+
+    def models(self) -> Answer:
+        """``GET /v1/models``."""
+        return self.call("GET", "/v1/models")
+
+    def tiers(self) -> Answer:
+        """``GET /v1/admin/tiers``."""
+        return self.call("GET", "/v1/admin/tiers")
+
+    def quiesce(self, tier_id: str, reason: str | None = None) -> Answer:
+        """Stop new requests to a tier."""
+        body = {} if reason is None else {"reason": reason}
+        return self.call("POST", f"/v1/admin/tiers/{quote(tier_id, safe='')}/quiesce", body)
+
+    def drain(self, tier_id: str, timeout_s: int) -> Answer:
+        """Wait until a quiesced tier is idle."""
+        path = f"/v1/admin/tiers/{quote(tier_id, safe='')}/drain"
+        return self.call("POST", path, {"timeout_s": timeout_s}, bound_s=timeout_s)
+
+    def readmit(self, tier_id: str) -> Answer:
+        """Open a tier again, after a fresh probe by the gateway."""
+        return self.call("POST", f"/v1/admin/tiers/{quote(tier_id, safe='')}/readmit", {})
+
+    def reconcile(self) -> Answer:
+        """Close the usage rows of runs that are proven dead."""
+        return self.call("POST", "/v1/admin/usage/reconcile", {"confirm": True}, bound_s=60)
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, bound_s: float = 30) -> Answer:
+        """One request.
+
+        Args:
+            bound_s: Longest time that the gateway may take by its own rules.
+
+        Raises:
+            RefusedError: The gateway answered with an error.
+            TransportError: There was no whole answer.
+        """
+        timeout = httpx.Timeout(bound_s + _MARGIN_S, connect=_CONNECT_S)
+        try:
+            with self._http.stream(method, path, json=body, timeout=timeout) as response:
+                raw = bytearray()
+                for piece in response.iter_bytes():
+                    raw += piece
+                    if len(raw) > ANSWER_MAX_BYTES:
+                        raise TransportError("answer_too_large", f"the answer of {self.url} is too large")
+        except httpx.TimeoutException as exc:
+            raise TransportError("timeout", f"{self.url} did not answer in time") from exc
+        except httpx.ConnectError as exc:
+            raise TransportError("unreachable", f"{self.url} cannot be reached") from exc
+        except httpx.HTTPError as exc:
+            raise TransportError("broken_answer", f"{self.url} broke off its answer") from exc
+        document = _decode(bytes(raw))
+        if response.status_code != 200:
+            raise _refusal(response.status_code, document)
+        if document is None:
+            raise TransportError("broken_answer", f"{self.url} answered with something that is not JSON")
+        return Answer(bytes(raw), document)
+
+
+def _decode(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refusal(status: int, document: Any) -> RefusedError:
+    """Problem+json of the management paths, or the error body of the OpenAI paths."""
+    body = document if isinstance(document, dict) else {}
+    error = body.get("error")
+    inner: Mapping[str, Any] = error if isinstance(error, dict) else body
+    code = inner.get("code")
+    detail = inner.get("detail") or inner.get("message") or inner.get("title")
+    return RefusedError(
+        status,
+        code if isinstance(code, str) else f"http_{status}",
+        detail if isinstance(detail, str) else f"the gateway answered {status}",
+        body,
+    )
