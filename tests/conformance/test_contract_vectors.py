@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from sndr.cli.table.build import build_table
+from sndr.cli.table.catalog import load_catalog
 from sndr.contract import check_structure, decide, explain, load
+from sndr.resources import presets_dir
 from tests.support import contract_vectors, naive_contract
 
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "schemas", "conformance")
@@ -67,6 +70,15 @@ def test_loading_cases() -> None:
         assert not kept & set(case["dropped_rules"]), case["name"]
         assert decide(table, case["request"], in_flight=case["in_flight"]).record() == case["expect"], case["name"]
         assert load(case["text"].encode()).degraded == table.degraded
+
+
+@pytest.mark.parametrize("name", ["decisions.json", "matrix.json"])
+def test_the_shipped_table_decides_the_vectors_of_the_reference_table(name: str) -> None:
+    shipped = load(build_table(load_catalog(presets_dir())))
+    assert shipped.warnings == ()
+    for vector in read(name)["vectors"]:
+        got = decide(shipped, vector["request"], **given(vector)).record()
+        assert got == vector["expect"], vector["name"]
 
 
 def test_there_are_enough_vectors_and_their_names_are_unique() -> None:

@@ -146,11 +146,11 @@ def table(presets: list[Any], rules: list[Any], gaps: list[Any]) -> dict[str, An
 
 STRUCTURED = ["structured_json", "tool_call"]
 SINGLE, MULTI = ["single_stream"], ["multi_conc"]
-S26 = "single_stream + structured_json|tool_call + short"
-S31 = "single_stream + structured_json|tool_call"
-MS31 = "multi_conc + structured_json|tool_call"
-M31 = "multi_conc"
-T = "tool_call"
+S26 = "single-stream-structured-or-tool-short"
+S31 = "single-stream-structured-or-tool"
+MS31 = "multi-conc-structured-or-tool"
+M31 = "multi-conc-any-workload"
+T = "tool-call-as-its-own-class"
 
 REFERENCE = table(
     [row(*values) for values in ROWS],
@@ -252,7 +252,7 @@ def hand() -> list[Any]:
     add(
         "rule: short tool call under concurrency",
         body(tools=[TOOL], max_tokens=100),
-        by_rule("Ts2", "tool_call"),
+        by_rule("Ts2", T),
         in_flight=2,
     )
     add("rule: short structured under concurrency", chat(max_tokens=100), by_rule("Js2"), in_flight=2)
@@ -323,14 +323,14 @@ def hand() -> list[Any]:
     add(
         "class: tools win over response_format",
         chat(tools=[TOOL], max_tokens=10),
-        by_rule("Ts2", "tool_call"),
+        by_rule("Ts2", T),
         in_flight=2,
     )
-    add("class: tools need no shape", body(tools=[None], max_tokens=10), by_rule("Ts2", "tool_call"), in_flight=2)
+    add("class: tools need no shape", body(tools=[None], max_tokens=10), by_rule("Ts2", T), in_flight=2)
     add(
         "class: tool_choice none changes nothing",
         body(tools=[TOOL], tool_choice="none", max_tokens=10),
-        by_rule("Ts2", "tool_call"),
+        by_rule("Ts2", T),
         in_flight=2,
     )
     add("class: empty tools are no tools", body(tools=[], max_tokens=10), by_default("Fs2"), in_flight=2)
@@ -535,7 +535,7 @@ def hand() -> list[Any]:
     add(
         "hint: category does not beat tools",
         body(tools=[TOOL], category="code", max_tokens=5),
-        by_rule("Ts2", "tool_call"),
+        by_rule("Ts2", T),
         in_flight=2,
     )
     add(
@@ -610,9 +610,9 @@ def hand() -> list[Any]:
 
     # Gaps.
     add("gap: 26B single-stream short tool call", body(tools=[TOOL], max_tokens=5), by_default("Ts1", S26))
-    add("gap: 26B single-stream long tool call", body(tools=[TOOL]), by_default("Tl1", "tool_call"))
+    add("gap: 26B single-stream long tool call", body(tools=[TOOL]), by_default("Tl1", T))
     add("gap: 26B single-stream medium structured is in none", chat(max_tokens=300), by_default("Jm1"))
-    add("gap: beside a matching rule", body(tools=[TOOL], max_tokens=5), by_rule("Ts2", "tool_call"), in_flight=2)
+    add("gap: beside a matching rule", body(tools=[TOOL], max_tokens=5), by_rule("Ts2", T), in_flight=2)
 
     def on31(code: str, name: str | None) -> dict[str, Any]:
         return expect(code, G31, D31, "family_default", name)
@@ -638,9 +638,7 @@ def hand() -> list[Any]:
         by_default("Jm2"),
         in_flight=2,
     )
-    responses(
-        "tools", {"tools": [{"type": "web_search"}], "max_output_tokens": 5}, by_rule("Ts2", "tool_call"), in_flight=2
-    )
+    responses("tools", {"tools": [{"type": "web_search"}], "max_output_tokens": 5}, by_rule("Ts2", T), in_flight=2)
     responses("plain", {"max_output_tokens": 513}, by_default("Fl1"))
     responses("no budget", {"text": fmt}, by_default("Jl2"), in_flight=2)
     responses("max_tokens is not its member", {"text": fmt, "max_tokens": 5}, by_default("Jl2"), in_flight=2)
@@ -694,7 +692,7 @@ def hand() -> list[Any]:
     messages(
         "tools",
         {"tools": [{"name": "lookup", "input_schema": {}}], "max_tokens": 5},
-        by_rule("Ts2", "tool_call"),
+        by_rule("Ts2", T),
         in_flight=2,
     )
     messages("plain", {"max_tokens": 1024}, by_default("Fl1"))

@@ -141,16 +141,20 @@ def _moved_cells(old: Table, new: Table) -> Iterator[dict[str, Any]]:
 def _other_apart(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for member in dict.fromkeys((*old, *new)):
         if member not in _NOT_COMPARED and member not in _ROWS:
-            yield from _values_apart(old.get(member), new.get(member), f"/{member}")
+            yield from _values_apart(old.get(member), new.get(member), f"/{_part(member)}")
 
 
 def _values_apart(old: object, new: object, at: str) -> Iterator[dict[str, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for member in dict.fromkeys((*old, *new)):
-            part = str(member).replace("~", "~0").replace("/", "~1")
-            yield from _values_apart(old.get(member), new.get(member), f"{at}/{part}")
+            yield from _values_apart(old.get(member), new.get(member), f"{at}/{_part(member)}")
     elif not _same(old, new):
         yield {"path": at, "from": old, "to": new}
+
+
+def _part(name: str) -> str:
+    """One part of a JSON pointer (Source: RFC 6901 section 3)."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 # --- text --------------------------------------------------------------------------------------------------------

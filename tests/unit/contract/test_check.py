@@ -10,7 +10,7 @@ import pytest
 
 from sndr.contract import check_meaning, check_structure, check_table
 from sndr.contract.check import evidence_paths
-from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE, gap, row, rule
+from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE, T, gap, row, rule
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -98,7 +98,7 @@ MEANING: dict[str, tuple[Change, list[tuple[str, str]]]] = {
         [("/coverage_gaps/1/fallback_preset", "other_family")],
     ),
     "a gap twice": (
-        add("coverage_gaps", gap("tool_call", {}, family=G26, fallback=D26)),
+        add("coverage_gaps", gap(T, {}, family=G26, fallback=D26)),
         [("/coverage_gaps/6/missing_cell", "duplicate_gap")],
     ),
     "a gap without a name": (

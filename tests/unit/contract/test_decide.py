@@ -9,7 +9,7 @@ import pytest
 
 from sndr.contract import HINT_HEADERS, HINT_MEMBERS, Table, decide, degraded, explain, load, strip_hints
 from sndr.contract.detect import concurrency_mode, read_hints, to_chat
-from tests.support.contract_vectors import D26, G26, K1, K4, M26, REFERENCE, RULE, SHORT_MULTI, gap, rule, table
+from tests.support.contract_vectors import D26, G26, K1, K4, M26, REFERENCE, RULE, SHORT_MULTI, T, gap, rule, table
 
 TABLE = load(REFERENCE)
 SHORT_TOOL = {"model": "gemma-4-26b-a4b", "tools": [{}], "max_tokens": 100}
@@ -129,7 +129,7 @@ def test_an_explanation_walks_the_procedure_in_order() -> None:
     assert explanation.steps[9][:3] == ("7", f"rule {RULE}", "matched")
     assert explanation.steps[10][:3] == ("7", "rule", M26)
     assert "measured: see presets/evidence/b4.yaml" in explanation.steps[10].reason
-    assert explanation.steps[11][:3] == ("8", "gap", "tool_call")
+    assert explanation.steps[11][:3] == ("8", "gap", T)
     assert "bench this cell" in explanation.steps[11].reason
 
 
