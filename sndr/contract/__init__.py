@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sndr.contract.check import Finding, check_meaning, check_structure, check_table
 from sndr.contract.decide import Decision, Explanation, Step, decide, explain
-from sndr.contract.detect import HINT_HEADERS, HINT_MEMBERS, Dialect, Headers, strip_hints
+from sndr.contract.detect import HINT_HEADERS, HINT_MEMBERS, READ_MEMBERS, Dialect, Headers, strip_hints
 from sndr.contract.table import (
     CONCURRENCY_MODES,
     OUTPUT_LENGTHS,
@@ -30,6 +30,7 @@ __all__ = [
     "HINT_HEADERS",
     "HINT_MEMBERS",
     "OUTPUT_LENGTHS",
+    "READ_MEMBERS",
     "SCHEMA_VERSION",
     "UNKNOWN_FAMILY",
     "WORKLOAD_CLASSES",

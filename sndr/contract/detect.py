@@ -15,6 +15,7 @@ __all__ = [
     "HINT_HEADERS",
     "HINT_MEMBERS",
     "MEDIUM_MAX_TOKENS",
+    "READ_MEMBERS",
     "SHORT_MAX_TOKENS",
     "Dialect",
     "Headers",
@@ -39,6 +40,15 @@ _HINT_VALUES: Final = (OUTPUT_LENGTHS, ("code",))
 
 Dialect: TypeAlias = Literal["chat", "responses", "messages"]
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+# What a decision looks at in a body. A consumer that keeps the rest of the body as raw bytes decodes these alone.
+_COMMON: Final = ("model", "tools", "extra_body", *HINT_MEMBERS)
+READ_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "chat": (*_COMMON, "max_completion_tokens", "max_tokens", "response_format"),
+    "responses": (*_COMMON, "max_output_tokens", "text"),
+    "messages": (*_COMMON, "max_tokens", "output_config"),
+}
 
 
 class Hints(NamedTuple):
@@ -67,7 +77,7 @@ def to_chat(body: Mapping[str, Any], dialect: Dialect = "chat") -> Mapping[str, 
         budget, holder = body.get("max_tokens"), body.get("output_config")
     else:
         raise ValueError(f"dialect {dialect!r} is not known; chat, responses or messages")
-    mapped = {name: body[name] for name in ("model", "tools", "extra_body", *HINT_MEMBERS) if name in body}
+    mapped = {name: body[name] for name in _COMMON if name in body}
     mapped["max_tokens"] = budget
     if isinstance(holder, dict):
         mapped["response_format"] = holder.get("format")

@@ -10,7 +10,7 @@ import jsonschema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sndr.contract import check_meaning, check_structure, check_table, decide, explain, load
+from sndr.contract import READ_MEMBERS, check_meaning, check_structure, check_table, decide, explain, load
 from sndr.contract.check import _bounds
 from tests.support import naive_contract
 from tests.support.contract_vectors import CLASSES, LENGTHS, MODES, REFERENCE
@@ -138,6 +138,15 @@ def test_the_library_agrees_with_the_naive_implementation(table: Any, body: Any,
     if not naive_contract.is_degraded(table):
         kept = {rule.position for rule in loaded.routing_rules}
         assert set(range(len(table["routing_rules"]))) - kept == set(naive_contract.dropped_rules(table))
+
+
+@some
+@given(table=tables, body=bodies, given_arguments=arguments)
+def test_a_body_cut_down_to_the_read_members_is_decided_alike(table: Any, body: Any, given_arguments: Any) -> None:
+    loaded = load(table)
+    read = READ_MEMBERS[given_arguments["dialect"]]
+    cut = {name: value for name, value in body.items() if name in read} if isinstance(body, dict) else body
+    assert decide(loaded, cut, **given_arguments) == decide(loaded, body, **given_arguments)
 
 
 @some

@@ -220,6 +220,10 @@ MEANING: dict[str, tuple[Change, list[tuple[str, str]]]] = {
         put("length_detection", "buckets", "medium", to="256 <= budget <= 512"),
         [("/length_detection/buckets/medium", "text")],
     ),
+    "medium from 1": (
+        put("length_detection", "buckets", "medium", to="1 <= budget <= 512"),
+        [("/length_detection/buckets/medium", "text")],
+    ),
     "long from 1024": (
         put("length_detection", "buckets", "long", to="budget > 1024"),
         [("/length_detection/buckets/long", "text")],
