@@ -31,6 +31,7 @@ from sndr.router.wire.toml_keys import KeyLines, KeyPath, locate, show
 __all__ = ["NOT_BUILT", "BootConfig", "BootError", "Finding", "Paths", "Secrets", "load", "parse"]
 
 MAX_FILE_BYTES: Final = 1 << 20
+AUTHORITY_PATH_MAX_BYTES: Final = 1024
 
 NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -55,6 +56,7 @@ _ENV_NAME: Final = re.compile(boot_model.ENV_NAME_PATTERN)
 _TIER_ID: Final = re.compile(boot_model.TIER_ID_PATTERN)
 _ALIAS: Final = re.compile(boot_model.ALIAS_PATTERN)
 _CREDENTIAL: Final = re.compile(r"(AKIA|ASIA)[A-Z0-9]{16}\Z|(?=.*[0-9])[A-Z0-9]{24,}\Z")
+_AUTHORITY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TOKEN: Final = re.compile(r"[!-~]+\Z")
 _TIMEOUTS: Final = ("admission_timeout_s", "first_byte_timeout_s", "idle_timeout_s", "total_timeout_s")
 
@@ -439,9 +441,6 @@ class _Check:
                     self.add(
                         (*at, "serves", number), f"{endpoint} is not available in this release; allowed: {allowed}"
                     )
-            limit = tier.get("context_limit")
-            if isinstance(limit, int) and not isinstance(limit, bool) and limit < 1:
-                self.add((*at, "context_limit"), 'must be an integer of at least 1 or "upstream"')
         if not self.tiers and not isinstance(self.data.get("router"), list | str | int | float):
             self.add(("router",), "needs at least one [[router.tiers]]")
 
@@ -582,6 +581,8 @@ class _Check:
                 continue
             if value.endswith("/"):
                 self.add(("server", key), "must name a file, not a directory")
+            elif key == "route_state_path":
+                self._check_authority_path(value)
             where = os.path.normpath(os.path.expanduser(value))
             if where in seen:
                 self.add(("server", key), f"is the same file as server.{seen[where]}")
@@ -589,6 +590,17 @@ class _Check:
         for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
             if self.server.get(key) and not self.server.get(other):
                 self.add(("server", key), f"needs server.{other} beside it")
+
+    def _check_authority_path(self, value: str) -> None:
+        """The path does not depend on the current directory, and its name leaves room for the lock's beside it."""
+        path: KeyPath = ("server", "route_state_path")
+        expanded = os.path.expanduser(value)
+        if not os.path.isabs(expanded):
+            self.add(path, "must be an absolute path (~ is allowed)")
+        elif len(os.fsencode(expanded)) > AUTHORITY_PATH_MAX_BYTES:
+            self.add(path, f"must have at most {AUTHORITY_PATH_MAX_BYTES} bytes")
+        elif not _AUTHORITY_NAME.fullmatch(os.path.basename(expanded)):
+            self.add(path, "must end in a file name of 1 to 128 letters, digits, . _ - that starts with none of . _ -")
 
     # -- result -------------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def _no_control(value: str) -> str:
 
 
 Seconds = Annotated[
-    float, BeforeValidator(_no_bool), Field(gt=0, le=_MAX_SECONDS, allow_inf_nan=False), AfterValidator(_whole_ms)
+    float, Field(gt=0, le=_MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_no_bool), AfterValidator(_whole_ms)
 ]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_no_control)]
@@ -153,7 +153,7 @@ class TierKeys(_Table):
     serves: list[Endpoint] = Field(
         default=["chat", "completions"], min_length=1, description="Endpoints that may be sent to this tier."
     )
-    context_limit: Annotated[int | Literal["upstream"] | None, BeforeValidator(_no_bool)] = Field(
+    context_limit: Annotated[Count | Literal["upstream"] | None, BeforeValidator(_no_bool)] = Field(
         default=None,
         description='Most tokens of prompt and answer together, or `"upstream"`: read from the server\'s model list.',
     )

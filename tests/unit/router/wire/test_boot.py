@@ -252,3 +252,30 @@ def test_a_file_that_cannot_be_read_is_one_finding(tmp_path: object) -> None:
         boot.load(f"{tmp_path}/none.toml", {})
     with pytest.raises(boot.BootError, match="cannot be read"):
         boot.load(str(tmp_path), {})
+
+
+@pytest.mark.req("R7")
+@pytest.mark.parametrize(
+    ("path", "is_valid"),
+    [
+        ("/var/lib/sndr/routes.json", True),
+        ("~/routes.json", True),
+        ("/routes", True),
+        ("/d/" + "a" * 128, True),
+        ("routes.json", False),
+        ("./routes.json", False),
+        ("", False),
+        ("/var/lib/", False),
+        ("/var/lib/.hidden", False),
+        ("/var/lib/with space", False),
+        ("/d/" + "a" * 129, False),
+        ("/" + "d" * 250 + ("/" + "d" * 250) * 4 + "/a", False),
+    ],
+)
+def test_the_authoritys_path_is_absolute_and_its_name_plain(path: str, is_valid: bool) -> None:
+    text = server(f'route_state_path = "{path}"')
+    if is_valid:
+        assert boot.parse(text, {}, honoured=["server.route_state_path"]).paths.route_state
+    else:
+        with pytest.raises(boot.BootError, match="route_state_path"):
+            boot.parse(text, {}, honoured=["server.route_state_path"])
