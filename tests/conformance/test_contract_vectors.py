@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -47,6 +49,13 @@ def test_the_naive_implementation_decides_every_vector(name: str) -> None:
     for vector in document["vectors"]:
         got = naive_contract.decide(document["tables"][vector["table"]], vector["request"], **given(vector))
         assert got == vector["expect"], vector["name"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node: the port to JavaScript cannot run")
+def test_a_port_from_the_documentation_decides_every_vector() -> None:
+    port = os.path.join(os.path.dirname(__file__), "port.mjs")
+    done = subprocess.run(["node", port, FOLDER], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_dropped_rules_of_the_rule_tables() -> None:

@@ -388,5 +388,18 @@ def test_all_findings_come_together() -> None:
     assert codes == ["required", "value", "dangling"]
 
 
+def test_a_broken_row_does_not_hide_the_next() -> None:
+    for member, last in (("presets", 14), ("routing_rules", 1), ("coverage_gaps", 5)):
+
+        def change(table: dict[str, Any], member: str = member, last: int = last) -> None:
+            table["routing_rules"].append(dict(table["routing_rules"][0], id=1))
+            table[member][0] = "x"
+            table[member][last].pop("model_family")
+
+        found = [f.pointer for f in check_structure(changed(change)) if f.pointer.startswith(f"/{member}/")]
+        assert {f"/{member}/0", f"/{member}/{last}"} <= set(found)
+        check_meaning(changed(change))
+
+
 def test_one_place_is_named_once() -> None:
     assert [f.code for f in check_table(changed(put("fallback", "default_K", to=2)))] == ["value"]
