@@ -53,6 +53,13 @@ class LazyGroup(click.Group):
         self.lazy = dict(lazy or {})
         self.elsewhere = dict(elsewhere or {})
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Ask for a verb where none is given; what click itself does then differs between its versions."""
+        if not args and not self.invoke_without_command:
+            names = ", ".join(self.list_commands(ctx))
+            raise click.UsageError(f"a verb is needed (allowed: {names}); --help says what each does", ctx)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every verb's name, those declared lazily first, without importing any."""
         return [*self.lazy, *(name for name in super().list_commands(ctx) if name not in self.lazy)]
@@ -130,8 +137,6 @@ def run(root: LazyGroup, args: Sequence[str], prog: str) -> int:
         return ended.exit_code
     except click.Abort as aborted:
         raise KeyboardInterrupt from aborted
-    except click.UsageError as error:
-        return _report_usage(place, error)
     except click.ClickException as error:
         write_err(f"{place}: usage: {error.format_message()}")
         return error.exit_code
@@ -177,15 +182,6 @@ def _report(place: str, error: SndrError) -> int:
         write_err(f"{place}: {error.code}: {error.message}")
     code: int = getattr(error, "exit_code", 1)
     return code
-
-
-def _report_usage(place: str, error: click.UsageError) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError" and error.ctx is not None:  # newer click only
-        for line in error.ctx.get_help().splitlines():
-            write_err(line)
-        return 2
-    write_err(f"{place}: usage: {error.format_message()}")
-    return 2
 
 
 def _end_by(number: signal.Signals) -> NoReturn:

@@ -133,12 +133,14 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     assert _content(target) == OLD
 
 
-def test_a_lock_of_somebody_is_not_emptied(tmp_path: Path) -> None:
+def test_a_file_of_somebody_in_place_of_the_lock_is_left_alone(tmp_path: Path) -> None:
     target = _place(tmp_path, exists=True)
     lock = Path(target.path + ".lock")
     lock.write_text("notes")
-    write_target(target, NEW)
+    with pytest.raises(InputError, match="holds something"):
+        write_target(target, NEW)
     assert lock.read_text() == "notes"
+    assert _content(target) == OLD
 
 
 def test_modes(tmp_path: Path) -> None:

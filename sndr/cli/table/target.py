@@ -92,6 +92,10 @@ def write_target(target: Target, data: bytes, *, disk: Disk | None = None) -> No
         held = _stat(lock_path)
         if held is not None and not stat.S_ISREG(held.st_mode):
             raise _refused(target.given, f"its lock {lock_path} is {_kind(held.st_mode)}, not a regular file")
+        if held is not None and held.st_size > 0:  # ours stays empty; older filelock versions would empty it
+            raise _refused(
+                target.given, f"its lock {lock_path} holds something, so it is somebody's file; move it away"
+            )
         lock = FileLock(lock_path, timeout=LOCK_WAIT_S)
         lock.acquire()
         try:
