@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sndr.durable import write_atomic
+from sndr.durable import Disk, write_atomic
 from sndr.errors import AuthorityError, ControlError, InputError
 from sndr.router.core.invariants import check_record
 from sndr.router.core.projection import (
@@ -197,6 +197,7 @@ def rebase(
     keep_live: bool = False,
     confirm: bool = False,
     allow_volatile: bool = False,
+    disk: Disk | None = None,
 ) -> Plan:
     """Bind the authority to a changed boot file: the next revision holds its routes.
 
@@ -209,6 +210,7 @@ def rebase(
         keep_live: Keep live changes of what both have; then the revision rises only if the routes differ.
         confirm: Do it. Without, the same checks are made and nothing is written.
         allow_volatile: Accept a file system in memory; tests only.
+        disk: The system calls.
 
     Raises:
         AuthorityError: a start-up code, or `authority_write_uncertain`.
@@ -217,7 +219,7 @@ def rebase(
     Crash:
         The file is the old one or the new one.
     """
-    authority = store.open_for_rebase(files.path, allow_volatile=allow_volatile)
+    authority = store.open_for_rebase(files.path, disk=disk, allow_volatile=allow_volatile)
     try:
         now = authority.record
         if now.current.fence != expected:
