@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 import sndr.contract
+from sndr.cli.table.diff import compare
+from sndr.cli.table.explain import explain
 from tests.support.cli import ROOT, environment
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text("utf-8")
@@ -86,6 +88,19 @@ def test_every_member_of_the_decision_record_is_described() -> None:
     assert [name for name in record if f"`{name}`" not in CONTRACT] == []
     for value in (*sndr.contract.WORKLOAD_CLASSES, *sndr.contract.OUTPUT_LENGTHS, *sndr.contract.CONCURRENCY_MODES):
         assert f"`{value}`" in CONTRACT
+
+
+def test_the_json_of_diff_and_explain_is_described() -> None:
+    table = json.loads((ROOT / "schemas" / "conformance" / "matrix.json").read_text("ascii"))["tables"]["reference"]
+    other = {**table, "vllm_pin": "1", "routing_rules": []}
+    record = compare(table, other).record()
+    assert [name for name in record if f"`{name}`" not in CONTRACT] == []
+    for entry in (record["moved_cells"][0], record["other"][0]):
+        assert "`{" + ", ".join(f'"{name}"' for name in entry) + "}`" in CONTRACT
+    step = sndr.contract.explain(sndr.contract.Table(), {}).record()["steps"][0]
+    assert "`{" + ", ".join(f'"{name}"' for name in step) + "}`" in CONTRACT
+    options = [option for param in explain.params for option in param.opts if option.startswith("--")]
+    assert [option for option in options if f"`{option}" not in CONTRACT.replace("\n", " ")] == []
 
 
 def test_every_call_on_the_page_exists() -> None:
