@@ -21,6 +21,7 @@ router = LazyGroup(
         "inspect": ("sndr.cli.router.offline:inspect", "Print what is visible of the authority, without its lock."),
         "fsck": ("sndr.cli.router.offline:fsck", "Check the authority's files and name every fault."),
         "backup": ("sndr.cli.router.offline:backup", "Copy the usage ledger and the authority into a directory."),
+        "usage": ("sndr.cli.router.usage:usage", "Reports over the usage ledger, and its care."),
         "synthetic-serve": (
             "sndr.cli.router.synthetic:synthetic_serve",
             "A small model server for tests and demonstrations.",

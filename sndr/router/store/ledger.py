@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from sndr import __version__
 from sndr.errors import AuthorityError, ControlError
 from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow, Unresolved
-from sndr.router.store.usage_db import Holder, Lock, UsageDb, check_custody, create, take_lock
+from sndr.router.store.usage_db import Holder, Lock, UsageDb, at, check_custody, create, take_lock
 from sndr.router.store.writer import Writer
 
 __all__ = ["LedgerError", "UsageLedger", "UsageStore"]
@@ -519,10 +518,3 @@ def as_trace(row: Mapping[str, Any]) -> dict[str, Any]:
         "retries": row["retries"],
         "routing": None if row["routing"] is None else json.loads(row["routing"]),
     }
-
-
-def at(ms: int | None) -> str | None:
-    """An instant as RFC 3339, UTC."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

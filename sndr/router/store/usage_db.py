@@ -17,13 +17,14 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
 from sndr.errors import AuthorityError
 from sndr.router.core.usage import SCHEMA_VERSION, FinishRow, Reconciled, RunRef, StartRow
 
-__all__ = ["COLUMNS", "Holder", "UsageDb", "create", "prove", "take_lock"]
+__all__ = ["COLUMNS", "Holder", "UsageDb", "at", "create", "prove", "take_lock"]
 
 APPLICATION_ID: Final = 0x736E6472
 """`PRAGMA application_id`: the ASCII letters `sndr`."""
@@ -620,3 +621,10 @@ def _in_chunks(db: sqlite3.Connection, sql: Mapping[int, str], flat: list[Any], 
         while rows - at >= size:
             db.execute(sql[size], flat[at * width : (at + size) * width])
             at += size
+
+
+def at(ms: int | None) -> str | None:
+    """An instant of the ledger as RFC 3339, UTC."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

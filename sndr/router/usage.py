@@ -1,0 +1,334 @@
+"""Door: the usage ledger's file for operators: reports, export, prune, migration, reconcile.
+
+Reading works beside a running gateway and takes no lock. Pruning works beside it too, in transactions that are short
+enough for a start to wait for. Reconcile and migration change what a running gateway has in memory, so here they need
+the ledger's lock; a running gateway reconciles through its own API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sndr.errors import AuthorityError, ControlError, InputError
+from sndr.router.core.usage import Outcome, Reconciled
+from sndr.router.store.usage_db import COLUMNS, Holder, UsageDb, at, prove, take_lock
+
+__all__ = [
+    "GROUPS",
+    "Migration",
+    "export",
+    "locate",
+    "migrate",
+    "parse_instant",
+    "prunable",
+    "prune",
+    "reconcile",
+    "report",
+    "status",
+]
+
+PRUNE_ROWS: Final = 500
+_BREATH_S: Final = 0.01
+
+GROUPS: Final[Mapping[str, str]] = {
+    "alias": "alias",
+    "client": "client",
+    "tier": "tier",
+    "revision": "route_revision",
+    "day": "date(started_at/1000, 'unixepoch')",
+}
+"""What a report can be grouped by, with its SQL."""
+
+_COUNTS: Final = tuple(outcome.value for outcome in Outcome)
+_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def locate(config: str) -> str:
+    """The ledger that a boot file names.
+
+    Raises:
+        InputError: The file is invalid, or names none (`usage_not_configured`).
+    """
+    from sndr.router.wire import boot  # only a verb that is given a boot file pays for its models
+
+    path = boot.load(config, None).paths.usage
+    if path is None:
+        raise InputError("usage_not_configured", f"{config}: server.usage_path is not set; there is no ledger")
+    return path
+
+
+def parse_instant(text: str, now_ms: int | None = None) -> int:
+    """An instant as milliseconds since the epoch: a date, an RFC 3339 time, or an age like `24h` or `7d`.
+
+    Raises:
+        InputError: `invalid_instant`.
+    """
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if match := re.fullmatch(r"([0-9]{1,6})(s|min|h|d|w)", text):
+        return now - int(match[1]) * _UNITS[match[2]] * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            "invalid_instant", f"{text!r}: expected YYYY-MM-DD, an RFC 3339 time, or an age such as 24h or 7d"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@contextlib.contextmanager
+def _opened(path: str, versions: Sequence[int] = (4,), *, readonly: bool = True) -> Iterator[UsageDb]:
+    db = UsageDb.open(path, readonly=readonly, versions=versions)
+    try:
+        yield db
+    except sqlite3.Error as error:
+        raise ControlError("usage_unusable", f"{path}: {error}") from None
+    finally:
+        db.close()
+
+
+def _dicts(db: UsageDb, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    names, found = db.select(sql, parameters)
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def status(path: str) -> dict[str, Any]:
+    """Size, age, and what is unresolved, run by run.
+
+    Raises:
+        AuthorityError: The file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`.
+    """
+    with _opened(path, (3, 4)) as db:
+        (totals,) = _dicts(
+            db, "SELECT count(*) AS rows, min(started_at) AS first_at, max(started_at) AS last_at FROM requests"
+        )
+        authorities = [] if db.version < 4 else _dicts(db, "SELECT * FROM authorities ORDER BY authority_id")
+        return {
+            "object": "usage.status",
+            "path": path,
+            "schema": db.version,
+            "bytes": db.size(),
+            "rows": totals["rows"],
+            "first_started_at": at(totals["first_at"]),
+            "last_started_at": at(totals["last_at"]),
+            "unresolved": sum(group[4] for group in db.unresolved_groups()),
+            "runs": _open_runs(db),
+            "authorities": authorities,
+        }
+
+
+def _open_runs(db: UsageDb) -> list[dict[str, Any]]:
+    """Runs with unresolved rows, and what is known about each."""
+    now = Holder.current(None)
+    runs = {row["run"]: row for row in _dicts(db, "SELECT * FROM runs")}
+    found: dict[int, dict[str, Any]] = {}
+    for run, _, tier, _, count in db.unresolved_groups():
+        if run not in found:
+            facts = {"pid_namespace": None, "lock": None, **runs.get(run, {"run_id": None, "boot_id": None})}
+            found[run] = {
+                "run_id": facts["run_id"],
+                "pid": facts.get("pid"),
+                "started_at": at(facts.get("started_at")),
+                "verdict": prove(facts, now),
+                "unresolved": 0,
+                "tiers": {},
+            }
+        found[run]["unresolved"] += count
+        tiers = found[run]["tiers"]
+        tiers[tier or ""] = tiers.get(tier or "", 0) + count
+    return list(found.values())
+
+
+def report(path: str, by: str, since: int | None = None) -> dict[str, Any]:
+    """Sums per group: requests by outcome, tokens, and how many completed requests reported no usage.
+
+    Args:
+        path: The ledger.
+        by: Key of `GROUPS`.
+        since: Only requests that started at or after this instant (milliseconds).
+
+    Raises:
+        AuthorityError: The file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`.
+    """
+    counts = ", ".join(f"sum(outcome = '{name}') AS {name}" for name in _COUNTS)
+    sums = ", ".join(
+        f"coalesce(sum({name}), 0) AS {name}" for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
+    )
+    sql = (
+        f"SELECT {GROUPS[by]} AS key, count(*) AS requests, {counts}, sum(outcome IS NULL) AS unresolved, {sums},"  # noqa: S608 -- our own names
+        " sum(outcome = 'completed' AND completion_source = 'absent') AS completed_without_usage,"
+        " sum(request_bytes) AS request_bytes, sum(coalesce(response_bytes, 0)) AS response_bytes"
+        " FROM requests WHERE started_at >= ? GROUP BY 1 ORDER BY 1"
+    )
+    with _opened(path) as db:
+        groups = _dicts(db, sql, (0 if since is None else since,))
+    return {
+        "object": "usage.report",
+        "by": by,
+        "since": at(since),
+        "groups": [{name: value or 0 if name != "key" else value for name, value in g.items()} for g in groups],
+    }
+
+
+def export(path: str, form: str, write: Callable[[str], object], since: int | None = None) -> int:
+    """Write every row, oldest first, as JSON lines or CSV; returns how many.
+
+    One read transaction: the rows as of its beginning, whatever is written meanwhile.
+
+    Raises:
+        AuthorityError: The file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`.
+    """
+    names = ("run_id", *(name for name in COLUMNS if name != "run"))
+    columns = ", ".join("runs.run_id" if name == "run_id" else f"requests.{name}" for name in names)
+    sql = f"SELECT {columns} FROM requests LEFT JOIN runs USING (run) WHERE requests.started_at >= ? ORDER BY seq"  # noqa: S608 -- our own names
+    count = 0
+    with _opened(path) as db:
+        _, found = db.select(sql, (0 if since is None else since,))
+        if form == "csv":
+            write(_csv_line(names))
+        for row in found:
+            values = dict(zip(names, row, strict=True))
+            for name in ("started_at", "ended_at"):
+                values[name] = at(values[name])
+            values["stream"] = bool(values["stream"])
+            if form == "csv":
+                write(_csv_line(["" if v is None else v for v in values.values()]))
+            else:
+                if values["routing"] is not None:
+                    values["routing"] = json.loads(values["routing"])
+                write(json.dumps(values, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+class _Line:
+    """What `csv.writer` writes to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def _csv_line(values: Sequence[object]) -> str:
+    line = _Line()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.text
+
+
+def prunable(path: str, before: int) -> int:
+    """How many rows a prune would delete."""
+    with _opened(path) as db:
+        (row,) = _dicts(
+            db, "SELECT count(*) AS n FROM requests WHERE started_at < ? AND outcome IS NOT NULL", (before,)
+        )
+        return int(row["n"])
+
+
+def prune(path: str, before: int) -> int:
+    """Delete resolved rows that started before an instant; unresolved ones stay, whatever their age.
+
+    Works beside a running gateway: transactions of 500 rows with a pause between them.
+
+    Raises:
+        AuthorityError: The file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`; what was deleted so far stays deleted.
+    """
+    total = 0
+    with _opened(path, readonly=False) as db:
+        while count := db.prune(before, PRUNE_ROWS):
+            total += count
+            time.sleep(_BREATH_S)
+    return total
+
+
+def reconcile(path: str) -> Reconciled:
+    """Close the unresolved rows of dead runs, on the file, under the lock.
+
+    Raises:
+        AuthorityError: `usage_lock_held` (a gateway runs: ask it), or the file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`; nothing was changed.
+    """
+    with _locked(path) as identity, _opened(path, (3, 4), readonly=False) as db:
+        return db.reconcile(Holder.current(identity), time.time_ns() // 1_000_000)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[str]:
+    if not os.path.lexists(path):
+        raise AuthorityError("usage_store_missing", f"{path}: there is no usage ledger")
+    lock = take_lock(path)
+    try:
+        yield lock.identity
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What a migration did, or would do."""
+
+    path: str
+    from_schema: int
+    to_schema: int
+    rows: int
+    backup: str | None
+    applied: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As the command line prints it."""
+        return {"object": "usage.migration", **asdict(self)}
+
+
+def migrate(path: str, *, confirm: bool, backup: str | None = None) -> Migration:
+    """Schema 3 to schema 4: nullable columns, an index, a table; existing values stay as they are.
+
+    Args:
+        path: The ledger.
+        confirm: Without it only say what would be done.
+        backup: Where the copy of the old file goes; default beside it, with the time in its name.
+
+    Raises:
+        AuthorityError: `usage_lock_held`, or the file is missing, unsafe or not a ledger.
+        ControlError: `usage_unresolved` with the counts (nothing was changed), `usage_unusable`.
+
+    Crash:
+        The ledger is whole at schema 3 or at schema 4; the copy is whole or absent.
+    """
+    with _locked(path), _opened(path, (3, 4), readonly=not confirm) as db:
+        rows = db.count()
+        if db.version == 4:
+            return Migration(path, 4, 4, rows, None, applied=False)
+        groups = db.unresolved_groups()
+        if groups:
+            counts = ", ".join(f"{count} of tier {tier or 'unknown'} in run {run}" for run, _, tier, _, count in groups)
+            raise ControlError(
+                "usage_unresolved", f"{path}: unresolved rows block the migration: {counts}; reconcile first"
+            )
+        if not confirm:
+            return Migration(path, 3, 4, rows, None, applied=False)
+        target = backup or f"{path}.schema3-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        try:
+            db.backup(target)
+            fd = os.open(os.path.dirname(os.path.abspath(target)), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise ControlError("usage_backup_failed", f"{target}: {error.strerror}; nothing was changed") from None
+        db.migrate()
+        return Migration(path, 3, 4, rows, target, applied=True)
