@@ -15,8 +15,9 @@ from typing import Any, Final
 from sndr.router.wire import boot
 from sndr.router.wire.boot import BootConfig, BootError
 from sndr.router.wire.boot_model import Boot
+from sndr.router.wire.boot_reference import reference
 
-__all__ = ["BootConfig", "BootError", "effective_json", "effective_toml", "json_schema", "load", "notes"]
+__all__ = ["BootConfig", "BootError", "effective_json", "effective_toml", "json_schema", "load", "notes", "reference"]
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -14,7 +14,8 @@ __all__ = ["check"]
 @click.option("--json", "as_json", is_flag=True, help="Print the effective configuration and its hash as JSON.")
 @click.option("--without-env", is_flag=True, help="Do not require that the named credentials are in the environment.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of boot files and do nothing else.")
-def check(config_path: str | None, as_json: bool, without_env: bool, schema: bool) -> None:
+@click.option("--reference", is_flag=True, help="Print the reference of all keys as Markdown and do nothing else.")
+def check(config_path: str | None, as_json: bool, without_env: bool, schema: bool, reference: bool) -> None:
     """Check a boot file and print what it means, every default written out.
 
     The output is itself a boot file with the same meaning. Every fault is reported at once, each with its line.
@@ -23,8 +24,8 @@ def check(config_path: str | None, as_json: bool, without_env: bool, schema: boo
     from sndr.cli.output import write_err, write_out
     from sndr.router import configuration
 
-    if schema:
-        write_out(configuration.json_schema())
+    if schema or reference:
+        write_out(configuration.json_schema() if schema else configuration.reference())
         return
     if config_path is None:
         raise click.UsageError("Missing option '--config'.")

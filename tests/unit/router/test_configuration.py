@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sndr.router import configuration
-from sndr.router.wire import boot
+from sndr.router.wire import boot, boot_model
 from tests.support.cli import ROOT
 
 TEXT = """
@@ -62,6 +62,14 @@ def test_notes_name_what_is_off() -> None:
 def test_the_published_schema_is_current() -> None:
     published = (ROOT / "schemas" / "router_config.v1.json").read_text("utf-8")
     assert published == configuration.json_schema(), "write the output of `sndr router check --schema` there"
+
+
+def test_the_reference_page_is_current_and_names_every_key() -> None:
+    page = (ROOT / "docs" / "boot-reference.md").read_text("utf-8")
+    assert page == configuration.reference(), "write the output of `sndr router check --reference` there"
+    for model in (boot.Server, boot.Router, boot_model.TierKeys, boot.Client, boot_model.Cors, boot_model.PurposeModel):
+        for key in model.model_fields:
+            assert f"| `{key}` |" in page or f".{key}" in page
 
 
 def schema_accepts(text: str) -> bool:
