@@ -32,6 +32,7 @@ from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.upstream import Origin, UpstreamPool
 from sndr.router.store.admission import AdmissionFile
+from sndr.router.store.ledger import UsageLedger, UsageStore
 
 if TYPE_CHECKING:
     from sndr.router.core.projection import Tier
@@ -43,6 +44,8 @@ __all__ = ["App", "run"]
 LOG_FLUSH_S: Final = 0.25
 CUT_S: Final = 1.0
 """How long a client may take to read the event that says its stream was cut."""
+LEDGER_CLOSE_S: Final = 10.0
+"""How long the end may wait for the ledger's disk; rows that are not durable then stay unresolved."""
 DESCRIPTOR_RESERVE: Final = 64
 """Descriptors kept for files, probes and listeners."""
 
@@ -341,8 +344,27 @@ class _FaultLog:
 
 async def _serve(config: BootConfig, attach: Callable[[App], None] | None) -> int:
     loop = asyncio.get_running_loop()
-    app = App(config, log_descriptor=sys.stderr.fileno())
+    ledger: UsageLedger | None = None
+    if config.paths.usage is not None:
+        ledger = UsageLedger(
+            UsageStore.open(config.paths.usage),
+            on_failure=lambda reason, count: app.journal.event(
+                "ledger_failure", level="error", reason=reason, count=count
+            ),
+        )
+    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger)
     loop.set_exception_handler(_FaultLog(app.journal))
+    try:
+        return await _serve_until_told(app, config, attach)
+    finally:
+        if ledger is not None:
+            with contextlib.suppress(TimeoutError):  # a disk that stalls must not hold the exit for ever
+                async with asyncio.timeout(LEDGER_CLOSE_S):
+                    await ledger.close()
+
+
+async def _serve_until_told(app: App, config: BootConfig, attach: Callable[[App], None] | None) -> int:
+    loop = asyncio.get_running_loop()
     store = None if config.paths.admission_state is None else AdmissionFile(config.paths.admission_state)
     coordinator = Coordinator(app.gate, app.prober, lambda event, fields: app.journal.event(event, **fields), store)
     if store is not None:

@@ -231,3 +231,24 @@ def test_metrics_over_http(gateway: Gateway) -> None:
         connection.close()
     assert 'sndr_requests_total{alias="llm.primary",tier="primary",endpoint="chat",outcome="completed"} 1\n' in text
     assert 'sndr_tier_ready{tier="primary"} 1.0\n' in text
+
+
+def test_the_ledger_is_behind_status_trace_and_metrics(server: Synthetic, tmp_path: Path) -> None:
+    with gateway_process(boot(tmp_path, server, 'usage_path = "usage.db"')) as gateway:
+        assert chat(gateway) == 200
+        request = gateway.wait_event(lambda line: line["event"] == "request")
+        headers = {"authorization": f"Bearer {CREDENTIALS['OPERATOR_KEY']}"}
+        connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
+        try:
+            connection.request("GET", f"/v1/requests/{request['id']}", headers=headers)
+            trace = json.loads(connection.getresponse().read())
+            connection.request("POST", "/v1/admin/usage/reconcile", b'{"confirm":true}', headers)
+            reconciled = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        assert (trace["object"], trace["outcome"], trace["tier"]) == ("request", "completed", "primary")
+        assert (reconciled["reconciled"], reconciled["left"]) == (0, 0)
+        assert "ledger: 1 rows, 0 unresolved" in online(gateway, "status").stdout
+        second = run_cli("router", "serve", "--config", str(gateway.config), env=ENV)
+        assert (second.returncode, "usage_lock_held" in second.stderr) == (3, True)
+        assert gateway.stop() == 0

@@ -16,14 +16,14 @@ def serve(config_path: str, listen: tuple[str, ...]) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Running requests get server.shutdown_grace_s to finish. The log goes to standard error, one JSON line per event.
-    Exit: 0 after an orderly stop, 2 when the gateway refuses to start.
+    Exit: 0 after an orderly stop, 2 when the gateway refuses to start, 3 when another one holds a lock.
     """
     from sndr.cli.output import CommandError
-    from sndr.errors import InputError
+    from sndr.errors import AuthorityError, InputError
     from sndr.router import app, configuration
 
     config = configuration.load(config_path, os.environ, listen=listen)
     try:
         return app.run(config)
-    except InputError as error:
-        raise CommandError(error.code, error.message, 2) from error
+    except (InputError, AuthorityError) as error:
+        raise CommandError(error.code, error.message, 3 if error.code.endswith("_lock_held") else 2) from error

@@ -64,6 +64,9 @@ PROBLEMS: Final[Mapping[str, Problem]] = MappingProxyType(
         "admission_state_failed": Problem(
             500, "Not stored", "The tier is quiesced now, but the change was not stored for the next start."
         ),
+        "accounting_unavailable": Problem(
+            503, "Ledger unavailable", "The usage ledger cannot be written now.", retryable=True
+        ),
         "management_busy": Problem(503, "Busy", "Too many management requests are running.", retryable=True),
         "shutting_down": Problem(503, "Shutting down", "The gateway is stopping."),
     }
