@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sndr.router.core import effects as fx
 from sndr.router.core.projection import (
     INTEGER_MAX,
     Finding,
     Projection,
     ProjectionError,
-    apply_aliases,
-    apply_tiers,
     changed_tiers,
     restart_only,
     sha256,
-    thaw,
 )
+from sndr.router.core.proposal import propose
 from sndr.router.core.receipt import (
     EVENTS_MAX,
     OBSERVED_MAX,
     AliasUpdate,
-    ChangeSpec,
     Op,
     Origin,
     Receipt,
@@ -34,27 +32,11 @@ from sndr.router.core.receipt import (
     State,
     TierReplacement,
 )
+from sndr.router.core.recovery import RECOVERY, Standing
+from sndr.router.core.transaction import TRANSITIONS, Machine
+from sndr.router.core.transaction import State as Phase
 
-__all__ = ["check_record", "propose"]
-
-
-def propose(record: Record, change: ChangeSpec, *, managed: bool = False) -> Projection:
-    """The routes that `change` makes out of the current ones.
-
-    Raises:
-        ProjectionError: The change does not fit; for a rollback without a previous projection, code `no_previous`.
-    """
-    match change:
-        case AliasUpdate(aliases=aliases):
-            return apply_aliases(
-                record.current.projection, {name: {"tier": target.tier} for name, target in aliases.items()}
-            )
-        case TierReplacement(tiers=tiers):
-            return apply_tiers(record.current.projection, thaw(tiers), allow_same=managed)
-        case Rollback():
-            if record.previous is None:
-                raise ProjectionError((Finding("/previous", "there is no previous projection", "no_previous"),))
-            return record.previous.projection
+__all__ = ["check_machine", "check_record", "check_step", "propose"]
 
 
 def check_record(record: Record, boot: Projection | None = None) -> tuple[Finding, ...]:
@@ -171,3 +153,93 @@ def _check_scope(record: Record, receipt: Receipt) -> Iterator[Finding]:
                 fits = differing <= set(receipt.scope) if receipt.parent_id else differing == set(receipt.scope)
                 if not fits:
                     yield Finding("/transaction/scope", "must be the tiers whose definition the rollback changes")
+
+
+# --- the machine, and one step of it
+
+_UNGATED = frozenset({Phase.IDLE, Phase.CHECKING, Phase.CONFIRMING, Phase.SWITCHING, Phase.VETTING})
+_OPEN = {Standing.HELD: State.HELD, Standing.COMMITTED: State.COMMITTED}
+
+
+def check_machine(machine: Machine) -> tuple[Finding, ...]:
+    """What in the machine's memory contradicts itself; the code of a finding names the invariant."""
+    return tuple(_check_machine(machine))
+
+
+def _check_machine(machine: Machine) -> Iterator[Finding]:
+    standing, record, attention = machine.standing, machine.record, machine.attention
+    if record is None or standing is Standing.STOPPED:
+        return
+    if machine.state in _UNGATED and machine.gated:
+        yield Finding("/gated", "a gate is closed though no transaction is open", "INV-19")
+    held = record.transaction
+    if standing in _OPEN:
+        if held is None or held.state is not _OPEN[standing]:
+            yield Finding("/record/transaction/state", f"is not {standing} on disk", "INV-7")
+        elif machine.gated != held.scope:
+            yield Finding("/gated", "is not the scope of the hold", "INV-7")
+        if machine.receipt is None or held is None or machine.receipt.id != held.id:
+            yield Finding("/receipt/id", "is not the transaction on disk", "INV-7")
+    if machine.published is not None and machine.published.route_revision > record.current.route_revision:
+        yield Finding("/published", "is newer than what is known to be durable", "INV-1")
+    if machine.max_attempted < record.current.route_revision:
+        yield Finding("/max_attempted", "is below the current revision", "INV-2")
+    if attention is not None and attention.code not in RECOVERY.get(standing, {}):
+        yield Finding("/attention", f"{attention.code} has no recovery in {standing}", "INV-18")
+    if machine.state in (Phase.COMMITTED, Phase.UNCERTAIN) and machine.task is None and attention is None:
+        yield Finding("/attention", f"{standing} at rest and nobody is asked to act", "INV-18")
+
+
+_FAILURES = (
+    fx.WriteFailed,
+    fx.WriteUncertain,
+    fx.WriteRefused,
+    fx.TargetsUnready,
+    fx.TargetsNotAdmitting,
+    fx.PrecheckFailed,
+    fx.DrainTimedOut,
+    fx.RowsUnresolved,
+    fx.IdentityFailed,
+)
+_PUBLISHING = (fx.Written, fx.FoundTerminal, fx.FoundHeld, fx.FoundCommitted)
+_OPENING = (fx.Written, fx.FoundTerminal, fx.WriteFailed, fx.WriteRefused)
+
+
+def check_step(before: Machine, event: fx.Event, after: Machine, effects: tuple[fx.Effect, ...]) -> tuple[Finding, ...]:
+    """What is wrong about one step: its transition, the order of its effects, what it asks for."""
+    return tuple(_check_step(before, event, after, effects))
+
+
+def _check_step(before: Machine, event: fx.Event, after: Machine, effects: tuple[fx.Effect, ...]) -> Iterator[Finding]:
+    kinds = [type(effect) for effect in effects]
+    if after is before:
+        if any(kind is not fx.Reply for kind in kinds):
+            yield Finding("/effects", "an event that changed nothing had effects", "INV-22")
+        return
+    if TRANSITIONS[before.state].get(type(event)) is not after.state:
+        yield Finding("/state", f"{before.state} to {after.state} is no transition of {type(event).__name__}", "INV-22")
+    if isinstance(event, fx.Command) and before.attention is not None and not event.call.recovers:
+        yield Finding("/attention", "overruled by a command that is not a recovery", "INV-18")
+    asked = [
+        index
+        for index, effect in enumerate(effects)
+        if hasattr(effect, "ticket") and kinds[index] is not fx.AbandonWait
+    ]
+    if asked and (len(asked) > 1 or asked[0] != len(effects) - 1):
+        yield Finding("/effects", "something follows an effect that must first be answered", "INV-1")
+    if fx.Persist in kinds:
+        if fx.Publish in kinds or fx.OpenGate in kinds:
+            yield Finding("/effects", "published or opened before the write it depends on", "INV-1")
+        if isinstance(event, _FAILURES) and before.state is not Phase.RECHECKING:
+            yield Finding("/effects", "a failure was answered by a write that nobody asked for", "INV-22")
+        if after.task is None and not isinstance(event, fx.Start):
+            yield Finding("/effects", "a write without a call behind it", "INV-22")
+    if fx.Publish in kinds and not isinstance(event, _PUBLISHING):
+        yield Finding("/effects", "published without a durable write just before", "INV-1")
+    if fx.OpenGate in kinds and not isinstance(event, _OPENING):
+        yield Finding("/effects", "opened a gate without an answer of the disk just before", "INV-8")
+    if before.published is not None and after.published is not None and not isinstance(event, fx.Start):
+        if after.published.route_revision < before.published.route_revision:
+            yield Finding("/published", "went back", "INV-2")
+        if after.max_attempted < before.max_attempted or after.attention_seq < before.attention_seq:
+            yield Finding("/max_attempted", "a counter went back", "INV-2")

@@ -22,8 +22,8 @@ from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code, Command, Effect, Event, WriteKind
 from sndr.router.core.evidence import check_evidence
-from sndr.router.core.invariants import propose
 from sndr.router.core.projection import INTEGER_MAX, Projection, ProjectionError, TierTarget, changed_tiers, sha256
+from sndr.router.core.proposal import propose
 from sndr.router.core.recovery import READ_ONLY, RECOVERY, Action, Attention, AttentionCode, Standing
 
 __all__ = ["STANDINGS", "TRANSITIONS", "Machine", "State", "next_actions", "step"]

@@ -1,0 +1,42 @@
+"""Every interleaving of the machine with clients, disk, upstream and operator, within bounds; and the mutants."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.machine_mutants import MUTANTS, SURVIVORS
+from tests.support.machine_search import GATE, report, report_mutant
+from tests.support.machine_world import Bounds, Mutant, remember_pure_results
+
+
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_pure_results(monkeypatch.setattr)
+
+
+@pytest.mark.invariant(*(f"INV-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 18, 19, 20, 22)))
+@pytest.mark.req(
+    "R12", "R18", "R25", "R32", "R34", "R36", "R38", "R40", "R50", "R71", "R81", "R82", "R84", "R87", "R89"
+)
+@pytest.mark.parametrize(("name", "bounds"), GATE, ids=[name for name, _ in GATE])
+def test_every_reachable_world_keeps_every_invariant(name: str, bounds: Bounds) -> None:
+    found = report(bounds, name)
+    assert found.violation is None, found.path
+    assert found.complete
+    assert found.states > 10_000
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_mutant_is_caught_with_a_counterexample(mutant: Mutant) -> None:
+    found = report_mutant(mutant)
+    assert found.violation is not None, f"{mutant.name} survived {found.states} states"
+    assert found.violation.invariant == mutant.invariant
+    assert found.path
+
+
+@pytest.mark.parametrize("mutant", [mutant for mutant, _ in SURVIVORS], ids=[mutant.name for mutant, _ in SURVIVORS])
+def test_survivor_is_still_one(mutant: Mutant) -> None:
+    """A survivor that is caught one day no longer needs its explanation."""
+    found = report_mutant(mutant)
+    assert found.complete
+    assert found.violation is None
