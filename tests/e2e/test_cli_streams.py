@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import MODULE, environment, run_cli
+from tests.support.cli import CONSOLE, MODULE, environment, run_cli
 
 BUFFERING = [{}, {"PYTHONUNBUFFERED": "1"}]
 
@@ -96,6 +96,15 @@ def test_interrupt_is_quiet_and_tells_the_shell() -> None:
         out, err = process.communicate(timeout=30)
         os.close(writer)
     assert (process.returncode, out, err) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("entry", [MODULE, CONSOLE])
+def test_an_interrupt_during_the_imports_is_quiet_too(tmp_path: Path, entry: tuple[str, ...]) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    done = run_cli("--help", entry=entry, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def _wait_until_drained(writer: int) -> None:
