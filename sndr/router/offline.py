@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from sndr.router.core.projection import (
 )
 from sndr.router.core.receipt import Fence, Record, Revision
 from sndr.router.store import authority as store
+from sndr.router.store import usage_db
 from sndr.router.wire import boot as boot_file
 from sndr.router.wire.record import (
     Problem,
@@ -69,6 +71,7 @@ class Plan:
         after: The fence that the file will have or has.
         changes: How the routes differ from those before.
         applied: Whether it was done.
+        usage_store: The usage ledger that a new authority needs, if it is absent: made together with the file.
     """
 
     path: str
@@ -77,6 +80,7 @@ class Plan:
     after: Fence
     changes: tuple[Change, ...]
     applied: bool
+    usage_store: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """The form for scripts."""
@@ -88,6 +92,7 @@ class Plan:
             "from": None if self.before is None else _fence(self.before),
             "to": _fence(self.after),
             "diff": self.diff(),
+            "usage_store": self.usage_store,
         }
 
     def diff(self) -> list[dict[str, object]]:
@@ -174,20 +179,25 @@ def plan_create(files: Files, *, allow_volatile: bool = False) -> Plan:
 
 
 def create(files: Files, *, allow_volatile: bool = False) -> Plan:
-    """Create the authority file from the boot routes.
+    """Create the authority file from the boot routes, and before it an empty usage ledger if there is none.
 
     Raises:
-        AuthorityError: as `sndr.router.store.authority.create`.
+        AuthorityError: as `sndr.router.store.authority.create`; nothing was created, but for the empty ledger.
 
     Crash:
         The file is absent or complete.
     """
+    plan = plan_create(files, allow_volatile=allow_volatile)
+    if plan.usage_store is not None:
+        usage_db.create(plan.usage_store)
     record = store.create(files.path, files.projection, allow_volatile=allow_volatile)
-    return _created(files, record.authority_id, applied=True)
+    return replace(plan, authority_id=record.authority_id, applied=True)
 
 
 def _created(files: Files, authority_id: str | None, *, applied: bool) -> Plan:
-    return Plan(files.path, authority_id, None, Fence(1, sha256(files.projection)), (), applied)
+    absent = files.usage_path is not None and not os.path.lexists(files.usage_path)
+    after = Fence(1, sha256(files.projection))
+    return Plan(files.path, authority_id, None, after, (), applied, files.usage_path if absent else None)
 
 
 def rebase(
@@ -285,6 +295,7 @@ def inspect(files: Files, *, allow_volatile: bool = False) -> Inspection:
         record = examination.record
         if record is not None:
             problems += _meaning(record, files)
+    problems += _usage_problems(record, files)
     return Inspection(files.path, record, tuple(problems), seen.leftovers, seen.data is not None)
 
 
@@ -299,30 +310,70 @@ def _meaning(record: Record, files: Files) -> list[Problem]:
     return problems + [Problem("route_state_unsafe", finding.pointer, finding.message) for finding in findings]
 
 
+def _usage_problems(record: Record | None, files: Files) -> list[Problem]:
+    if files.usage_path is None:
+        text = "server.usage_path is not set; the authority needs the usage ledger"
+        return [Problem("usage_store_required", "", text)]
+    try:
+        ledger = usage_db.UsageDb.open(files.usage_path, readonly=True)
+        try:
+            if record is not None:
+                store.check_not_rolled_back(record, ledger.max_route_revision(record.authority_id))
+        finally:
+            ledger.close()
+    except AuthorityError as error:
+        return [Problem(error.code, "", error.message)]
+    except sqlite3.Error as error:
+        return [Problem("usage_unusable", "", f"{files.usage_path}: {error}")]
+    return []
+
+
 def backup(files: Files, directory: str, *, allow_volatile: bool = False) -> Backup:
-    """Copy the authority into a directory, created if it is absent. Works beside a running router.
+    """Copy the usage ledger, then the authority, into a directory, created if it is absent.
+
+    Works beside a running router. The order makes the copies fit together: the authority is never older than the
+    ledger, which a start would refuse.
 
     Raises:
-        AuthorityError: the authority cannot be read, or would not be accepted at a start.
+        AuthorityError: the authority cannot be read, or would not be accepted at a start; the ledger is unusable.
         InputError: the directory cannot be used, or already has such a file.
+
+    Crash:
+        A copy is complete or absent; the authority is never there without the ledger.
     """
+    _readable(files, allow_volatile=allow_volatile)
+    wanted = [files.path] if files.usage_path is None else [files.usage_path, files.path]
+    targets = [os.path.join(directory, os.path.basename(path)) for path in wanted]
+    if len(set(targets)) < len(targets):
+        raise InputError("backup_exists", f"{targets[0]}: ledger and authority have the same name")
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        if stat.S_IMODE(os.stat(directory).st_mode) & 0o077:
+            raise InputError("backup_directory_open", f"{directory}: must have mode 0700 (no group or other access)")
+        for target in targets:
+            if os.path.lexists(target):
+                raise InputError("backup_exists", f"{target}: exists already; nothing was written")
+        if files.usage_path is not None:
+            ledger = usage_db.UsageDb.open(files.usage_path, readonly=True)
+            try:
+                ledger.backup(targets[0])
+            finally:
+                ledger.close()
+        data, record = _readable(files, allow_volatile=allow_volatile)
+        write_atomic(targets[-1], data, 0o600)
+    except OSError as error:
+        raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise InputError("backup_failed", f"{files.usage_path}: {error}") from error
+    return Backup(tuple(targets), record.current.fence)
+
+
+def _readable(files: Files, *, allow_volatile: bool) -> tuple[bytes, Record]:
     seen = store.look(files.path, allow_volatile=allow_volatile)
     for problem in seen.problems:
         raise problem
     assert seen.data is not None
-    record = parse_record(seen.data)
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        mode = os.stat(directory).st_mode
-        if stat.S_IMODE(mode) & 0o077:
-            raise InputError("backup_directory_open", f"{directory}: must have mode 0700 (no group or other access)")
-        target = os.path.join(directory, os.path.basename(files.path))
-        if os.path.lexists(target):
-            raise InputError("backup_exists", f"{target}: exists already; nothing was written")
-        write_atomic(target, seen.data, 0o600)
-    except OSError as error:
-        raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
-    return Backup((target,), record.current.fence)
+    return seen.data, parse_record(seen.data)
 
 
 def _fence(fence: Fence) -> Mapping[str, object]:

@@ -104,6 +104,8 @@ def _plan_text(plan: Plan) -> str:
         lines.append(f"from: revision {plan.before.route_revision}, sha256 {plan.before.effective_route_sha256}")
     lines.append(f"to:   revision {plan.after.route_revision}, sha256 {plan.after.effective_route_sha256}")
     lines += [f"  {change['path']}: {_short(change['from'])} -> {_short(change['to'])}" for change in plan.diff()]
+    if plan.usage_store is not None:
+        lines.append(f"{'with' if plan.applied else 'together with'} an empty usage ledger: {plan.usage_store}")
     if not plan.applied:
         lines.append("nothing was written; run it again with --confirm")
     return "\n".join(lines) + "\n"

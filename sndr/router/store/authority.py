@@ -44,6 +44,7 @@ __all__ = [
     "Unknown",
     "WriteResult",
     "Written",
+    "check_not_rolled_back",
     "create",
     "look",
     "open_authority",
@@ -143,10 +144,10 @@ class Authority:
         return self._place.shown
 
     def write(self, record: Record, boot: Projection, *, reassert: bool = False) -> WriteResult:
-        """Make `record` durable, with the next `write_seq`.
+        """Make `record` durable.
 
         Args:
-            record: The whole new content; its `write_seq` is ignored.
+            record: The whole new content; its `write_seq` is raised if it is not above every earlier one.
             boot: The routes of the boot file, for the consistency rules that start-up will apply.
             reassert: Also write after an unknown outcome; everything is written again into a new file.
 
@@ -158,7 +159,7 @@ class Authority:
         if self._write_seq >= INTEGER_MAX or record.current.route_revision > INTEGER_MAX - 1:
             return NotWritten("authority_write_failed", "the revision or write counter is exhausted")
         try:
-            record = replace(record, write_seq=self._write_seq + 1)
+            record = replace(record, write_seq=max(record.write_seq, self._write_seq + 1))
             data = _encode_checked(record, boot, self._trusted())
         except ControlError as error:
             return NotWritten(error.code, error.message)
@@ -490,6 +491,24 @@ def _read_anyway(disk: Disk, dir_fd: int, name: str, shown: str, problems: list[
             disk.close(fd)
         return data
     return read_file(disk, dir_fd, name, shown, FILE_BYTES_MAX)[0]
+
+
+def check_not_rolled_back(record: Record, seen: int | None) -> None:
+    """Refuse a file that is older than what the usage ledger saw of the same authority (a restored backup).
+
+    Args:
+        record: What the file says.
+        seen: Highest revision in the ledger for `record.authority_id`, None if it has no row of it.
+
+    Raises:
+        AuthorityError: `route_state_rolled_back`.
+    """
+    if seen is not None and seen > record.current.route_revision:
+        raise AuthorityError(
+            "route_state_rolled_back",
+            f"the file is at revision {record.current.route_revision}, but requests were served under {seen}; "
+            "restore the newer file or start a new history with init",
+        )
 
 
 def _open_place(path: str, disk: Disk | None, *, allow_volatile: bool, init_command: str) -> _Place:
