@@ -81,9 +81,7 @@ def parse_workload(catalog: Catalog, word: str) -> str:
 
 
 def rows_text(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Return rows as aligned columns, two blanks apart, the last one ragged."""
-    if not rows:
-        return ""
+    """Return one row or more as aligned columns, two blanks apart, the last one ragged."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:

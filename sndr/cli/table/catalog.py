@@ -520,6 +520,7 @@ def _check_routing(catalog: Catalog, dangling: Callable[..., Finding]) -> Iterab
     """Yield what is wrong between rules, gaps, defaults and the presets that they name."""
 
     def family_of(key: str) -> str | None:
+        """Return a preset's family; None when its model pointer dangles, which is said elsewhere."""
         preset = catalog.presets[key]
         model = catalog.models.get(preset.model)
         return None if model is None else model.model_family
@@ -538,7 +539,7 @@ def _check_routing(catalog: Catalog, dangling: Callable[..., Finding]) -> Iterab
         if rule.preset_key not in catalog.presets:
             archived = " (it is archived)" if rule.preset_key in catalog.archived_ids else ""
             yield dangling(file, f"{at}.preset_key", f"active{archived} preset", rule.preset_key, catalog.presets)
-        elif family_of(rule.preset_key) != rule.model_family:
+        elif family_of(rule.preset_key) not in (None, rule.model_family):
             yield catalog.finding(
                 file,
                 f"{at}.preset_key",
@@ -553,7 +554,7 @@ def _check_routing(catalog: Catalog, dangling: Callable[..., Finding]) -> Iterab
             yield dangling(file, f"{at}.model_family", "family", gap.model_family, catalog.families)
         if gap.fallback_preset not in catalog.presets:
             yield dangling(file, f"{at}.fallback_preset", "active preset", gap.fallback_preset, catalog.presets)
-        elif family_of(gap.fallback_preset) != gap.model_family:
+        elif family_of(gap.fallback_preset) not in (None, gap.model_family):
             yield catalog.finding(
                 file,
                 f"{at}.fallback_preset",

@@ -48,22 +48,39 @@ def test_the_sample_catalog_is_good_and_writes_out_every_field(tmp_path: Path) -
         assert sorted(set(_fields(table)) - set(reached)) == []
 
 
-def _check(tmp_path: Path, capsys: pytest.CaptureFixture[str], docs: dict[str, Any], line: str, *parts: str) -> None:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample catalog; a test rewrites one file of it and puts it back."""
+    return write(tmp_path_factory.mktemp("fields") / "cat", full())
+
+
+Check = Callable[..., None]
+
+
+@pytest.fixture
+def check(root: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     """Emit from the spoiled catalog: exit 1, the finding in its form, no output, no file, no traceback."""
-    root = write(tmp_path / "cat", docs)
-    out = tmp_path / "out.json"
-    code = run(module_root(), ["routing-table", "--json", "--presets", str(root), "--out", str(out)], "sndr")
-    printed = capsys.readouterr()
-    assert code == 1
-    assert printed.out == ""
-    assert not out.exists()
-    lines = printed.err.splitlines()
-    form = re.compile(re.escape(str(root)) + r"/[^:]+\.yaml:[1-9]\d*:[1-9]\d*: [^ ].*: .+")
-    assert [text for text in lines if not form.fullmatch(text)] == []
-    found = [text for text in lines if text.startswith(f"{root}/{line}: ")]
-    assert found, printed.err
-    for part in parts:
-        assert any(part in text for text in found), (part, found)
+
+    def run_and_look(docs: dict[str, Any], file: str, line: str, *parts: str) -> None:
+        out = root.parent / "out.json"
+        write(root, {file: docs[file]})
+        try:
+            code = run(module_root(), ["routing-table", "--json", "--presets", str(root), "--out", str(out)], "sndr")
+        finally:
+            write(root, {file: FULL[file]})
+        printed = capsys.readouterr()
+        assert code == 1
+        assert printed.out == ""
+        assert not out.exists()
+        lines = printed.err.splitlines()
+        form = re.compile(re.escape(str(root)) + r"/[^:]+\.yaml:[1-9]\d*:[1-9]\d*: [^ ].*: .+")
+        assert [text for text in lines if not form.fullmatch(text)] == []
+        found = [text for text in lines if text.startswith(f"{root}/{file}:{line}: ")]
+        assert found, printed.err
+        for part in parts:
+            assert any(part in text for text in found), (part, found)
+
+    return run_and_look
 
 
 def _id(spot: Spot) -> str:
@@ -74,7 +91,7 @@ REQUIRED = [spot for spot in SPOTS if spot.field.required]
 
 
 @pytest.mark.parametrize("spot", REQUIRED, ids=_id)
-def test_missing(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing(spot: Spot, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     del holder[key]
@@ -83,22 +100,22 @@ def test_missing(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     places = render(docs[spot.file])[1]
     parent = spot.path.rpartition(".")[0]
     line, column = places[parent].value if parent else (1, 1)
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {spot.path}", "the key is missing; write ")
+    check(docs, spot.file, f"{line}:{column}: {spot.path}", "the key is missing; write ")
 
 
 @pytest.mark.parametrize("spot", SPOTS, ids=_id)
-def test_wrong_type(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_type(spot: Spot, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     scalar = not isinstance(spot.reader, (Block, ListOf, MapOf, Capability))
     holder[key] = Raw("[[a], b]") if scalar else Raw("word")
     line, column = render(docs[spot.file])[1][spot.path].value
     what = "a list where" if scalar else "a single value where"
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {spot.path}", what, "belongs")
+    check(docs, spot.file, f"{line}:{column}: {spot.path}", what, "belongs")
 
 
 @pytest.mark.parametrize("spot", SPOTS, ids=_id)
-def test_null_only_where_it_is_allowed(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_null_only_where_it_is_allowed(spot: Spot, tmp_path: Path, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     holder[key] = None
@@ -109,21 +126,21 @@ def test_null_only_where_it_is_allowed(spot: Spot, tmp_path: Path, capsys: pytes
             assert all(finding.path != spot.path for finding in error.findings)
         return
     line, column = render(docs[spot.file])[1][spot.path].value
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {spot.path}")
+    check(docs, spot.file, f"{line}:{column}: {spot.path}")
 
 
 @pytest.mark.parametrize("spot", SPOTS, ids=_id)
-def test_empty(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty(spot: Spot, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     holder[key] = Raw("")
     line = render(docs[spot.file])[1][spot.path].value[0]
     column = render(docs[spot.file])[1][spot.path].value[1] - 1  # the blank after the colon holds nothing
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {spot.path}", "no value")
+    check(docs, spot.file, f"{line}:{column}: {spot.path}", "no value")
 
 
 @pytest.mark.parametrize("spot", SPOTS, ids=_id)
-def test_duplicate(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicate(spot: Spot, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     holder[f"{key}#2"] = Raw("again")
@@ -131,11 +148,11 @@ def test_duplicate(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str
     line, column = places[f"{spot.path}#2"].key
     first = places[spot.path].key[0]
     message = f"the key is written twice (first in line {first})"
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {spot.path}", message)
+    check(docs, spot.file, f"{line}:{column}: {spot.path}", message)
 
 
 @pytest.mark.parametrize("spot", SPOTS, ids=_id)
-def test_unknown_key_with_the_near_one(spot: Spot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_key_with_the_near_one(spot: Spot, check: Check) -> None:
     docs = full()
     holder, key = holder_of(docs[spot.file], spot.path)
     wrong = f"{key}x" if len(key) < 4 else f"{key[:-1]}"
@@ -145,9 +162,7 @@ def test_unknown_key_with_the_near_one(spot: Spot, tmp_path: Path, capsys: pytes
     path = spot.path[: len(spot.path) - len(key)] + wrong
     line, column = render(docs[spot.file])[1][path].key
     suggestion = "(did you mean " if len(key) > 2 else "allowed: "
-    _check(
-        tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {path}", "the key is not known; allowed: ", suggestion
-    )
+    check(docs, spot.file, f"{line}:{column}: {path}", "the key is not known; allowed: ", suggestion)
 
 
 def _out_of_range(spot: Spot) -> tuple[Any, str, Callable[[str], str]] | None:
@@ -188,9 +203,7 @@ RANGED = [(spot, case) for spot in SPOTS if (case := _out_of_range(spot)) is not
 
 
 @pytest.mark.parametrize(("spot", "case"), RANGED, ids=[_id(spot) for spot, _ in RANGED])
-def test_out_of_range_or_dangling(
-    spot: Spot, case: tuple[Any, str, Callable[[str], str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_range_or_dangling(spot: Spot, case: tuple[Any, str, Callable[[str], str]], check: Check) -> None:
     docs = full()
     value, said, where = case
     holder, key = holder_of(docs[spot.file], spot.path)
@@ -200,7 +213,7 @@ def test_out_of_range_or_dangling(
     if place is None:
         place = render(docs[spot.file])[1][spot.path]
     line, column = place.key if isinstance(spot.reader, MapOf) else place.value
-    _check(tmp_path, capsys, docs, f"{spot.file}:{line}:{column}: {path}", said)
+    check(docs, spot.file, f"{line}:{column}: {path}", said)
 
 
 def test_every_pointer_of_every_layer_is_checked() -> None:
@@ -233,9 +246,7 @@ DANGLING_WORDS = [
 
 
 @pytest.mark.parametrize(("file", "path", "word", "said"), DANGLING_WORDS)
-def test_dangling_words(
-    file: str, path: str, word: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dangling_words(file: str, path: str, word: str, said: str, check: Check) -> None:
     docs = full()
     if path.endswith("]") and "." in path and path.rpartition("[")[2][:-1].isdigit():
         stem, _, index = path[:-1].rpartition("[")
@@ -245,7 +256,26 @@ def test_dangling_words(
         holder, key = holder_of(docs[file], path)
         holder[key] = word
     line, column = render(docs[file])[1][path].value
-    _check(tmp_path, capsys, docs, f"{file}:{line}:{column}: {path}", said)
+    check(docs, file, f"{line}:{column}: {path}", said)
+
+
+@pytest.mark.parametrize("path", ["title", "quantization_kind"])
+def test_blank_text(path: str, check: Check) -> None:
+    docs = full()
+    docs["models/m.yaml"][path] = "  "
+    line, column = render(docs["models/m.yaml"])[1][path].value
+    check(docs, "models/m.yaml", f"{line}:{column}: {path}", "blank; write ")
+
+
+@pytest.mark.parametrize("preset", ["quick", "plain"])
+def test_a_dangling_pointer_is_the_only_fault_named(preset: str, tmp_path: Path) -> None:
+    docs = full()
+    docs[f"presets/{preset}.yaml"]["model"] = "n"
+    with pytest.raises(CatalogError) as caught:
+        load_catalog(write(tmp_path, docs))
+    assert [(f.path, f.message) for f in caught.value.findings] == [
+        ("model", "there is no model 'n'; allowed: drafting, m")
+    ]
 
 
 def test_all_faults_of_all_files_come_together(tmp_path: Path) -> None:

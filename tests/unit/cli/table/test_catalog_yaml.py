@@ -265,6 +265,15 @@ def test_the_fast_parser_is_used_where_it_exists() -> None:
     assert catalog_module._PARSER is yaml.cyaml.CParser
 
 
+def test_an_error_without_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: bytes) -> Node:
+        raise yaml.reader.ReaderError("x", 0, 0, "unicode", "special characters are not allowed")
+
+    monkeypatch.setattr(catalog_module, "_build", fail)
+    with pytest.raises(catalog_module._BadFileError, match="not YAML: a character is not allowed"):
+        parse_yaml(b"a: 1\n")
+
+
 _PIECES = st.sampled_from(
     ["title", ": ", ":", "\n", "  ", "- ", "[", "]", "{", "}", ",", "&a", "*a", "!t", "!!int", "?", "|", ">", "'", '"',
      "#", "%", "---", "...", "\t", "null", "true", "1", "é", "\u2028", "\x85", "\x00", "<<", "engine: vllm\n", "@", "`"]
