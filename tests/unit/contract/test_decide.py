@@ -156,6 +156,7 @@ def test_an_explanation_walks_the_procedure_in_order() -> None:
         ({"category": "code"}, {}, "workload_class", "code_gen", "hint is code"),
         ({"response_format": {"type": "json_object"}}, {}, "workload_class", "structured_json", "is json_object"),
         ({"expected_length": "short"}, {}, "expected_output_length", "short", "hint wins"),
+        ({"max_tokens": 256}, {}, "expected_output_length", "short", "budget <= 256"),
         ({"max_tokens": 300}, {}, "expected_output_length", "medium", "256 < budget <= 512"),
         ({"max_tokens": 900}, {}, "expected_output_length", "long", "budget > 512"),
         ({}, {}, "expected_output_length", "long", "no budget"),

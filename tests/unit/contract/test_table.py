@@ -124,6 +124,15 @@ def test_each_dropped_part_has_a_warning_with_its_place() -> None:
     assert len(load(damaged).coverage_gaps) == 1  # surfaced, though no request lies in it
 
 
+def test_members_that_no_decision_reads_are_none_when_they_are_odd() -> None:
+    odd = {"spec_decode_K": True, "max_num_seqs": "2", "role": 1, "model": 1, "intended_workloads": "x"}
+    (preset,) = load(table([{**row("k1"), **odd}], [], [])).presets
+    assert (preset.spec_decode_K, preset.max_num_seqs, preset.role, preset.model) == (None, None, None, None)
+    assert preset.intended_workloads == ()
+    (preset,) = load(table([{**row("k1"), "intended_workloads": ["a", 1, "b"]}], [], [])).presets
+    assert preset.intended_workloads == ("a", "b")
+
+
 def test_a_changed_table_is_noticed_by_its_hash() -> None:
     signed: dict[str, Any] = {**REFERENCE, "content_sha256": content_sha256(REFERENCE)}
     assert content_sha256(signed) == signed["content_sha256"]
