@@ -18,7 +18,7 @@ from sndr.errors import InputError
 if TYPE_CHECKING:
     from sndr.router.client import Answer, Client, RefusedError
 
-__all__ = ["drain", "models", "quiesce", "readmit", "status"]
+__all__ = ["ask", "connect", "drain", "models", "online_options", "quiesce", "readmit", "status"]
 
 _CONFLICTS: Final = frozenset({409, 412, 422, 428})
 _UNSAFE_CODES: Final = frozenset(
@@ -34,7 +34,7 @@ _UNSAFE_CODES: Final = frozenset(
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _online(function: _Function) -> _Function:
+def online_options(function: _Function) -> _Function:
     """The options that every online verb has."""
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Print the gateway's answer as it came."),
@@ -46,7 +46,13 @@ def _online(function: _Function) -> _Function:
     return function
 
 
-def _connect(config_path: str | None, url: str | None, auth_env: str | None) -> Client:
+def connect(config_path: str | None, url: str | None, auth_env: str | None) -> Client:
+    """A client for the gateway that the options name.
+
+    The address is `url`, else the boot file's first listener, else the default one. The credential comes from the
+    variable `auth_env`, else from the boot file's operator variable, `SNDR_ROUTER_OPERATOR_TOKEN` or the boot file's
+    client variable, whichever is set first.
+    """
     from sndr.router import client, configuration
 
     address = client.DEFAULT_URL
@@ -69,13 +75,11 @@ def _connect(config_path: str | None, url: str | None, auth_env: str | None) -> 
         raise CommandError(error.code, error.message, 2) from error
 
 
-def _ask(
-    question: Callable[[Client], Answer], config_path: str | None, url: str | None, auth_env: str | None
-) -> Answer:
+def ask(question: Callable[[Client], Answer], config_path: str | None, url: str | None, auth_env: str | None) -> Answer:
     from sndr.router.client import RefusedError, TransportError
 
     try:
-        with _connect(config_path, url, auth_env) as client:
+        with connect(config_path, url, auth_env) as client:
             return question(client)
     except RefusedError as error:
         raise CommandError(error.code, _with_reason(error), _exit_code(error)) from error
@@ -98,42 +102,42 @@ def _exit_code(error: RefusedError) -> int:
 
 
 @click.command("status")
-@_online
+@online_options
 def status(config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
     """Show the gateway, its tiers and its routes as they are now."""
-    answer = _ask(lambda client: client.status(), config_path, url, auth_env)
+    answer = ask(lambda client: client.status(), config_path, url, auth_env)
     _print(answer, as_json, _status_text)
 
 
 @click.command("models")
-@_online
+@online_options
 def models(config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
     """List the aliases that the credential may use."""
-    answer = _ask(lambda client: client.models(), config_path, url, auth_env)
+    answer = ask(lambda client: client.models(), config_path, url, auth_env)
     _print(answer, as_json, _models_text)
 
 
 @click.command("quiesce")
 @click.argument("tier")
 @click.option("--reason", metavar="TEXT", help="Why; shown in status until the tier is readmitted.")
-@_online
+@online_options
 def quiesce(
     tier: str, reason: str | None, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool
 ) -> None:
     """Stop new requests to TIER; running ones go on."""
-    answer = _ask(lambda client: client.quiesce(tier, reason), config_path, url, auth_env)
+    answer = ask(lambda client: client.quiesce(tier, reason), config_path, url, auth_env)
     _print(answer, as_json, lambda it: f"{tier} takes no new requests; {_running(it)} still running\n")
 
 
 @click.command("drain")
 @click.argument("tier")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1, 900), default=60, show_default=True, metavar="SECONDS")
-@_online
+@online_options
 def drain(
     tier: str, timeout_s: int, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool
 ) -> int:
     """Wait until the quiesced TIER is idle; nothing is ever cut. Exit 1 when the time runs out first."""
-    answer = _ask(lambda client: client.drain(tier, timeout_s), config_path, url, auth_env)
+    answer = ask(lambda client: client.drain(tier, timeout_s), config_path, url, auth_env)
 
     def text(it: Mapping[str, Any]) -> str:
         if it["drained"]:
@@ -146,10 +150,10 @@ def drain(
 
 @click.command("readmit")
 @click.argument("tier")
-@_online
+@online_options
 def readmit(tier: str, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
     """Let TIER take requests again, after a fresh probe by the gateway proved it."""
-    answer = _ask(lambda client: client.readmit(tier), config_path, url, auth_env)
+    answer = ask(lambda client: client.readmit(tier), config_path, url, auth_env)
 
     def text(it: Mapping[str, Any]) -> str:
         held = "" if it["tier"]["admitting"] else "; a route change still holds it"
