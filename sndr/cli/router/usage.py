@@ -194,9 +194,9 @@ def reconcile(
 
 
 def _ask_gateway(config_path: str | None, url: str | None, auth_env: str | None) -> Mapping[str, Any]:
-    from sndr.cli.router.online import _ask
+    from sndr.cli.router.online import ask
 
-    document: Mapping[str, Any] = _ask(lambda client: client.reconcile(), config_path, url, auth_env).document
+    document: Mapping[str, Any] = ask(lambda client: client.reconcile(), config_path, url, auth_env).document
     return document
 
 
