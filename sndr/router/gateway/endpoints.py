@@ -222,7 +222,7 @@ class Gateway:
         self.receipts: Final = receipts
         self.exchanges: set[Exchange] = set()
         self.stopping = False
-        self.time: Callable[[], float] = loop.time
+        self.time: Callable[[], float] = time.monotonic
         self._max_body_bytes = max_body_bytes
         self._created = int(time.time())
         self._id_prefix = os.urandom(8).hex()
@@ -239,7 +239,7 @@ class Gateway:
         else:
             self._id_count += 1
             request_id = f"{self._id_prefix}{self._id_count:08x}"
-        context = connection.context = Context(head, request_id, self._loop.time())
+        context = connection.context = Context(head, request_id, time.monotonic())
         path = head.path
         try:
             endpoint = ROUTED.get(path)
@@ -307,7 +307,7 @@ class Gateway:
         """A request that cannot be read."""
         context: Context | None = connection.context
         if head is None or context is None or context.head is not head:
-            context = Context(_NO_HEAD, self._new_id(), self._loop.time())
+            context = Context(_NO_HEAD, self._new_id(), time.monotonic())
             context.dialect = Dialect.OPENAI
         code = {413: "body_too_large", 503: "not_ready"}.get(status, "invalid_request")
         refused = Refused(status, code, message, retry_after_s=1 if status == 503 else None)
@@ -349,7 +349,7 @@ class Gateway:
         code: str | None,
     ) -> None:  # fmt: skip
         """Account for a request that never got a lease."""
-        total_s = self._loop.time() - context.started
+        total_s = time.monotonic() - context.started
         total_ms = int(total_s * 1000)
         endpoint = context.endpoint
         if self.ledger is not None and endpoint is not None and context.client is not None:
@@ -554,7 +554,7 @@ class Gateway:
         head = context.head
         hidden = (b"authorization", b"x-api-key", b"cookie")
         headers: dict[str, str] = {}
-        for name, value in head.headers:
+        for name, value, _ in head.headers:
             if name not in hidden:
                 headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         request = ManagementRequest(
@@ -626,7 +626,7 @@ class _NoHead:
     """Stands for the head of a request that could not be read."""
 
     fields: Mapping[bytes, bytes] = {}
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: tuple[tuple[bytes, bytes, bytes], ...] = ()
     method = ""
     path = ""
     query = ""

@@ -47,7 +47,7 @@ _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"content-length", b"x-request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate", b"alt-svc",
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
 }  # fmt: skip
-_ABSENT: Final = Scan(b"")
+_ABSENT: Final = Scan()
 
 
 class Timeouts:
@@ -104,7 +104,7 @@ class Backend:
         connection = head.fields.get(b"connection")
         if connection is not None and connection not in (b"keep-alive", b"close", b"Keep-Alive"):
             dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
-        fields = [b"%b: %b\r\n" % field for field in head.headers if field[0] not in dropped]
+        fields = [line for name, _, line in head.headers if name not in dropped]
         query = b"?" + head.query.encode() if head.query else b""
         return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             self._origin_line if endpoint.at_origin else self._base,
@@ -322,7 +322,7 @@ class Exchange:
             self._outcome = "upstream_error"
             self._error_code = "upstream_error"
         self._status = status
-        fields = b"".join([b"%b: %b\r\n" % field for field in head.headers if field[0] not in _NOT_SENT_BACK])
+        fields = b"".join([line for name, _, line in head.headers if name not in _NOT_SENT_BACK])
         fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
         if gateway.receipts or self._snapshot.route_revision is not None:
             fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)
@@ -522,7 +522,7 @@ class Exchange:
         first = self._first_byte_at
         first_s = None if first is None else first - context.started
         tail = self._tail
-        scan = _ABSENT if tail is None or not self._response_bytes else tail.scan()
+        scan = _ABSENT if tail is None or not self._response_bytes else tail.scan(events=self._stream)
         prompt, completion, cached = scan.prompt_tokens, scan.completion_tokens, scan.cached_tokens
         wall_ms = context.wall_ms + int(total_s * 1000)
         first_ms = None if first_s is None else int(first_s * 1000)

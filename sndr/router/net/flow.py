@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ class Watched(Protocol):
     """Something with deadlines."""
 
     def tick(self, now: float) -> None:
-        """Called about ten times a second with the loop's time."""
+        """Called about ten times a second with the monotonic time."""
         ...
 
 
@@ -27,7 +28,7 @@ class Ticker:
     costs nothing.
 
     Attributes:
-        now: The loop's time at the last tick or the last `watch`; late by at most one period while anything is watched.
+        now: The monotonic time at the last tick or `watch`; late by at most a period while anything is watched.
     """
 
     __slots__ = ("_handle", "_loop", "_watched", "now")
@@ -36,13 +37,13 @@ class Ticker:
         self._loop = loop
         self._watched: set[Watched] = set()
         self._handle: asyncio.TimerHandle | None = None
-        self.now = loop.time()
+        self.now = time.monotonic()
 
     def watch(self, watched: Watched) -> None:
         """Start calling `watched.tick`."""
         self._watched.add(watched)
         if self._handle is None:
-            self.now = self._loop.time()
+            self.now = time.monotonic()
             self._handle = self._loop.call_later(TICK_S, self._tick)
 
     def unwatch(self, watched: Watched) -> None:
@@ -58,7 +59,7 @@ class Ticker:
 
     def _tick(self) -> None:
         self._handle = None
-        now = self.now = self._loop.time()
+        now = self.now = time.monotonic()
         try:
             for watched in tuple(self._watched):
                 watched.tick(now)

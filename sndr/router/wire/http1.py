@@ -21,13 +21,17 @@ import httptools
 
 __all__ = ["Malformed", "RequestHead", "RequestReader", "ResponseHead", "ResponseReader", "reason_phrase"]
 
-_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.([01])\r\n")
+# A path and a query, or (third group) a target in another form.
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) (?:(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?|([!-~]+)) HTTP/1\.([01])\r\n")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80-\xff]*)?\r\n")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _METHOD_PREFIX: Final = re.compile(rb"[A-Z]{1,20}(?: [!-~]*(?: [!-~]*\r?)?)?")
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n|\x00|\r(?=[^\n])")
 _BLANK: Final = b"\r\n\r\n"
+_LINES_MAX: Final = 1024
+_LINE_MAX: Final = 160
+_SECRET: Final = frozenset((b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"))
 HEADERS_MAX: Final = 100
 RESPONSE_HEAD_MAX: Final = 65_536
 TARGET_MAX: Final = 8_192
@@ -62,6 +66,33 @@ class Malformed(Exception):  # noqa: N818 - says what the message is
         self.message = message
 
 
+Field = tuple[bytes, bytes, bytes]
+"""Lower-case name, value without surrounding blanks, and the line that says so, CR LF included."""
+
+_lines: dict[bytes, Field] = {}
+
+
+def _split(block: bytes) -> list[Field]:
+    """The fields of a block of lines whose syntax llhttp has accepted.
+
+    The same lines come with almost every message, so short ones are remembered, except those that hold a credential.
+    """
+    fields: list[Field] = []
+    known = _lines.get
+    for line in block.split(b"\r\n"):
+        field = known(line)
+        if field is None:
+            name, _, value = line.partition(b":")
+            name, value = name.lower(), value.strip(b" \t")
+            field = (name, value, b"%b: %b\r\n" % (name, value))
+            if len(line) <= _LINE_MAX and name not in _SECRET:
+                if len(_lines) >= _LINES_MAX:
+                    _lines.clear()
+                _lines[line] = field
+        fields.append(field)
+    return fields
+
+
 class RequestHead:
     """A request without its body.
 
@@ -70,7 +101,7 @@ class RequestHead:
         path: Path as sent, never empty; of an absolute-form target only the path.
         query: As sent, without `?`; empty when absent.
         http10: The client speaks HTTP/1.0.
-        headers: Lower-case name and value without surrounding blanks, in order.
+        headers: The fields in order.
         fields: The same as a mapping; of a repeated name the last value.
         keep_alive: Whether the connection may carry another request.
         content_length: Announced length; None when there is none.
@@ -84,13 +115,18 @@ class RequestHead:
         "method", "path", "query",
     )  # fmt: skip
 
-    def __init__(self, line: re.Match[bytes], headers: list[tuple[bytes, bytes]]) -> None:
-        method, target, minor = line.groups()
+    def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
+        method, path, query, target, minor = line.groups()
         self.method: str = method.decode()
         self.http10 = http10 = minor == b"0"
         self.headers = headers
-        fields = self.fields = dict(headers)
-        self._read_target(target)
+        fields = self.fields = {name: value for name, value, _ in headers}
+        if target is not None:
+            path, query = self._read_target(target)
+        elif line.end(3 if query is not None else 2) - line.start(2) > TARGET_MAX:
+            raise Malformed("the request target is too long", 414)
+        self.path: str = path.decode()
+        self.query: str = "" if query is None else query.decode()
         self.content_length: int | None = None
         self.chunked = False
         length = fields.get(b"content-length")
@@ -119,7 +155,7 @@ class RequestHead:
         if connection is None:
             self.keep_alive = not http10
         else:
-            options = _tokens(value for name, value in headers if name == b"connection")
+            options = _tokens(value for name, value, _ in headers if name == b"connection")
             self.keep_alive = b"close" not in options and (not http10 or b"keep-alive" in options)
         self.has_body = self.chunked or bool(self.content_length)
         expect = fields.get(b"expect")
@@ -129,26 +165,22 @@ class RequestHead:
                 raise Malformed("an expectation other than 100-continue", 417)
             self.expects_continue = self.has_body
 
-    def _read_target(self, target: bytes) -> None:
+    def _read_target(self, target: bytes) -> tuple[bytes, bytes]:
+        """Path and query of a target that is not a plain path."""
         if len(target) > TARGET_MAX:
             raise Malformed("the request target is too long", 414)
-        if not target.startswith(b"/"):
-            scheme, mark, rest = target.partition(b"://")
-            if mark and scheme.lower() in (b"http", b"https") and rest:
-                slash = rest.find(b"/")
-                ask = rest.find(b"?")
-                if slash < 0 or -1 < ask < slash:
-                    rest = rest[ask:] if ask >= 0 else b""
-                    target = b"/" + rest
-                else:
-                    target = rest[slash:]
-            elif not (target == b"*" and self.method == "OPTIONS"):
-                raise Malformed("a request target that is neither a path nor an http URL")
         if b"#" in target:
             raise Malformed("a fragment in the request target")
+        if target == b"*" and self.method == "OPTIONS":
+            return target, b""
+        scheme, mark, rest = target.partition(b"://")
+        if not mark or scheme.lower() not in (b"http", b"https") or not rest:
+            raise Malformed("a request target that is neither a path nor an http URL")
+        slash, ask = rest.find(b"/"), rest.find(b"?")
+        has_path = slash >= 0 and not -1 < ask < slash
+        target = rest[slash:] if has_path else b"/" + (rest[ask:] if ask >= 0 else b"")
         path, _, query = target.partition(b"?")
-        self.path: str = path.decode("ascii")
-        self.query: str = query.decode("ascii")
+        return path, query
 
 
 def _tokens(values: Iterable[bytes]) -> frozenset[bytes]:
@@ -159,21 +191,27 @@ _SINGLE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"
                             b"content-type", b"content-encoding", b"expect"))  # fmt: skip
 
 
-def _refuse_repeats(headers: list[tuple[bytes, bytes]]) -> None:
+def _refuse_repeats(headers: list[Field]) -> None:
     seen: set[bytes] = set()
-    for name, _ in headers:
+    for name, _, _ in headers:
         if name in seen and name in _SINGLE:
             raise Malformed("a field that must not be repeated is repeated")
         seen.add(name)
 
 
-class _Fields:
-    """Receiver of llhttp's calls for one head (and, for a chunked body, for its data)."""
+class _Syntax:
+    """Receiver for a parser that is only asked whether a head is well-formed: every call would cost time."""
 
-    __slots__ = ("body", "complete", "headers", "surplus")
+
+_SYNTAX: Final = _Syntax()
+
+
+class _Chunks:
+    """Receiver of a chunked body."""
+
+    __slots__ = ("body", "complete", "surplus")
 
     def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
         self.body: list[bytes] = []
         self.complete = False
         self.surplus = False
@@ -181,9 +219,6 @@ class _Fields:
     def on_message_begin(self) -> None:
         if self.complete:
             self.surplus = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.strip(b" \t")))
 
     def on_body(self, data: bytes) -> None:
         if not self.complete:
@@ -200,7 +235,7 @@ class RequestReader:
     and `complete` says when the request ended. Bytes that follow stay in the reader until the next `head()`.
     """
 
-    __slots__ = ("_buffer", "_chunk_parser", "_fields", "_head_max", "_left", "_searched", "_tail", "complete")
+    __slots__ = ("_buffer", "_chunk_parser", "_chunks", "_head_max", "_left", "_searched", "_tail", "complete")
 
     def __init__(self, head_max_bytes: int) -> None:
         self._buffer = b""
@@ -208,7 +243,7 @@ class RequestReader:
         self._searched = 0
         self._left = 0
         self._chunk_parser: httptools.HttpRequestParser | None = None
-        self._fields: _Fields | None = None
+        self._chunks: _Chunks | None = None
         self._tail = b""
         self.complete = True
 
@@ -241,24 +276,23 @@ class RequestReader:
         line = _REQUEST_LINE.match(raw)
         if line is None:
             raise self._bad_line(raw)
-        fields = _Fields()
-        parser = httptools.HttpRequestParser(fields)
-        upgrade = False
         try:
-            parser.feed_data(raw)
+            httptools.HttpRequestParser(_SYNTAX).feed_data(raw)
         except httptools.HttpParserUpgrade:
-            upgrade = True
+            pass  # the field is ignored
         except httptools.HttpParserError:
             raise Malformed("malformed request head") from None
-        if len(fields.headers) > HEADERS_MAX:
+        start = line.end()
+        headers = _split(raw[start:-4]) if start + 4 <= end else []
+        if len(headers) > HEADERS_MAX:
             raise Malformed("too many header fields", 431)
-        head = RequestHead(line, fields.headers)
+        head = RequestHead(line, headers)
         self._searched = 0
         self._buffer = buffer[end:]
         if head.chunked:
-            self._chunk_parser = _chunk_parser(fields) if upgrade else parser
-            self._fields = fields
-            fields.complete = False
+            self._chunks = _Chunks()
+            self._chunk_parser = httptools.HttpRequestParser(self._chunks)
+            self._chunk_parser.feed_data(_CHUNKED_REQUEST)
             self._tail = b""
             self.complete = False
         else:
@@ -286,18 +320,16 @@ class RequestReader:
         return buffer[:left] if len(buffer) > left else buffer
 
     def _chunked_body(self, buffer: bytes) -> bytes:
-        fields, parser = self._fields, self._chunk_parser
-        assert fields is not None
+        chunks, parser = self._chunks, self._chunk_parser
+        assert chunks is not None
         assert parser is not None
-        used = _feed_chunks(parser.feed_data, fields, self._tail, buffer)
+        used = _feed_chunks(parser.feed_data, chunks, self._tail, buffer)
         self._tail = (self._tail + buffer[-3:])[-3:]
         self._buffer = buffer[used:]
-        body, fields.body = b"".join(fields.body), []
-        if len(fields.headers) > 2 * HEADERS_MAX:
-            raise Malformed("too many trailer fields", 431)
-        if fields.complete:
+        body, chunks.body = b"".join(chunks.body), []
+        if chunks.complete:
             self.complete = True
-            self._chunk_parser = self._fields = None
+            self._chunk_parser = self._chunks = None
         return body
 
     def _skip_blank_lines(self, buffer: bytes) -> bytes:
@@ -339,25 +371,18 @@ class RequestReader:
         return Malformed("malformed request line")
 
 
-def _chunk_parser(fields: _Fields) -> httptools.HttpRequestParser:
-    """A parser that is past the head of a chunked request.
-
-    llhttp ends a message at its head when it carries `Upgrade`; the field is ignored here, so the body goes to a fresh
-    parser that never saw it.
-    """
-    kept, fields.headers = fields.headers, []
-    parser = httptools.HttpRequestParser(fields)
-    parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
-    fields.headers = kept
-    return parser
+# llhttp ends a message at its head when it carries `Upgrade`. The field is ignored here, so a chunked body goes to a
+# parser that has seen no other field than the framing.
+_CHUNKED_REQUEST: Final = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+_CHUNKED_RESPONSE: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def _feed_chunks(feed: Callable[[bytes], object], fields: _Fields, tail: bytes, data: bytes) -> int:
+def _feed_chunks(feed: Callable[[bytes], object], chunks: _Chunks, tail: bytes, data: bytes) -> int:
     """Feed chunked data up to the end of the message and not a byte further; returns how much was used."""
     start = 0
     joined = tail + data[:3]
     offset = len(tail)
-    while not fields.complete and start < len(data):
+    while not chunks.complete and start < len(data):
         # A message ends at a blank line. It may have begun in the bytes that were fed before.
         end = -1
         if start < 3 and offset:
@@ -372,9 +397,9 @@ def _feed_chunks(feed: Callable[[bytes], object], fields: _Fields, tail: bytes, 
         try:
             feed(data[start:end] if start or end < len(data) else data)
         except httptools.HttpParserUpgrade:
-            fields.complete = True
+            chunks.complete = True
         except httptools.HttpParserError:
-            if not fields.complete:
+            if not chunks.complete:
                 raise Malformed("malformed chunked body") from None
         start = end
     return start
@@ -385,7 +410,7 @@ class ResponseHead:
 
     Attributes:
         status: Three digits.
-        headers: Lower-case name and value, in order.
+        headers: The fields in order.
         fields: The same as a mapping; of a repeated name the last value.
         content_length: Announced length; None when there is none.
         chunked: The body is chunked.
@@ -393,11 +418,11 @@ class ResponseHead:
 
     __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "status")
 
-    def __init__(self, line: re.Match[bytes], headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
         self.http10 = line[1] == b"0"
         self.status = int(line[2])
         self.headers = headers
-        fields = self.fields = dict(headers)
+        fields = self.fields = {name: value for name, value, _ in headers}
         self.content_length: int | None = None
         self.chunked = False
         length = fields.get(b"content-length")
@@ -424,14 +449,24 @@ class ResponseReader:
         begun: At least one byte was fed.
     """
 
-    __slots__ = ("_buffer", "_feed", "_fields", "_head_only", "_left", "_until_eof", "begun", "complete", "head",
-                 "reusable")  # fmt: skip
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_feed",
+        "_head_only",
+        "_left",
+        "_until_eof",
+        "begun",
+        "complete",
+        "head",
+        "reusable",
+    )  # fmt: skip
 
     def __init__(self, *, head_only: bool = False) -> None:
         self._buffer = b""
         self._head_only = head_only
         self._feed: Callable[[bytes], object] | None = None
-        self._fields: _Fields | None = None
+        self._chunks: _Chunks | None = None
         self._left = 0
         self._until_eof = False
         self.head: ResponseHead | None = None
@@ -479,27 +514,25 @@ class ResponseReader:
         self.complete = True
 
     def _receive_chunked(self, data: bytes) -> bytes:
-        fields, feed = self._fields, self._feed
-        assert fields is not None
+        chunks, feed = self._chunks, self._feed
+        assert chunks is not None
         assert feed is not None
         try:
             feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if not fields.complete:
+            if not chunks.complete:
                 raise Malformed("malformed chunked body") from None
-            fields.surplus = True
-        body = fields.body
-        if fields.complete:
+            chunks.surplus = True
+        body = chunks.body
+        if chunks.complete:
             self.complete = True
-            if fields.surplus:
+            if chunks.surplus:
                 self.reusable = False
         if len(body) == 1:
             data = body[0]
             body.clear()
             return data
         if not body:
-            if len(fields.headers) > 2 * HEADERS_MAX:
-                raise Malformed("too many trailer fields")
             return b""
         data = b"".join(body)
         body.clear()
@@ -527,29 +560,29 @@ class ResponseReader:
             if line[2] == b"101":
                 raise Malformed("switching protocols was not asked for")
         self._buffer = b""
-        fields = _Fields()
-        parser = httptools.HttpResponseParser(fields)
         try:
-            parser.feed_data(raw)
+            httptools.HttpResponseParser(_SYNTAX).feed_data(raw)
         except httptools.HttpParserUpgrade:
             raise Malformed("switching protocols was not asked for") from None
         except httptools.HttpParserError:
             raise Malformed("malformed response head") from None
-        if len(fields.headers) > HEADERS_MAX:
+        start = line.end()
+        headers = _split(raw[start:-4]) if start + 4 <= end else []
+        if len(headers) > HEADERS_MAX:
             raise Malformed("too many header fields")
-        head = ResponseHead(line, fields.headers)
+        head = ResponseHead(line, headers)
         connection = head.fields.get(b"connection")
         if connection is None:
             self.reusable = not head.http10
         else:
-            options = _tokens(value for name, value in fields.headers if name == b"connection")
+            options = _tokens(value for name, value, _ in head.headers if name == b"connection")
             self.reusable = b"close" not in options and (not head.http10 or b"keep-alive" in options)
         if self._head_only or head.status in (204, 304):
             self.complete = True
         elif head.chunked:
-            self._feed = parser.feed_data
-            self._fields = fields
-            fields.complete = False
+            self._chunks = _Chunks()
+            self._feed = httptools.HttpResponseParser(self._chunks).feed_data
+            self._feed(_CHUNKED_RESPONSE)
         elif head.content_length is not None:
             self._left = head.content_length
             self.complete = not self._left

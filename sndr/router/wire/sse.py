@@ -7,6 +7,7 @@ event that carries nothing but usage must not reach a client that did not ask fo
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from typing import Any, Final
@@ -15,13 +16,14 @@ import msgspec
 
 from sndr.router.wire.openai_api import Usage
 
-__all__ = ["Scan", "StreamTail", "UsageFilter", "scan_json"]
+__all__ = ["Scan", "StreamTail", "UsageFilter", "scan_json", "scan_text"]
 
 TAIL_BYTES: Final = 16_384
 HELD_MAX: Final = 65_536
 _BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
-_FINISH: Final = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_REASON: Final = re.compile(rb'\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -38,28 +40,69 @@ class Scan:
 
     __slots__ = ("cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens")
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self) -> None:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
-        for found in _USAGE.finditer(text):
-            try:
-                prompt, completion, cached = _DECODER.decode(found[1]).counts()
-            except (msgspec.DecodeError, RecursionError):
-                continue
-            # Some servers count the prompt in the first event and the answer in the last one.
-            self.prompt_tokens = prompt if prompt is not None else self.prompt_tokens
-            self.completion_tokens = completion if completion is not None else self.completion_tokens
-            self.cached_tokens = cached if cached is not None else self.cached_tokens
-        reason: bytes | None = None
-        for found in _FINISH.finditer(text):
-            reason = found[1]
-        self.finish_reason = None if reason is None else reason.decode()
+        self.finish_reason: str | None = None
+
+    def add_usage(self, usage: Usage) -> None:
+        """Take over what this report says. Some servers count prompt and answer in different events."""
+        prompt, completion, cached = usage.counts()
+        if prompt is not None:
+            self.prompt_tokens = prompt
+        if completion is not None:
+            self.completion_tokens = completion
+        if cached is not None:
+            self.cached_tokens = cached
 
 
-def scan_json(tail: bytes) -> Scan:
-    """Read the counts at the end of a JSON answer (all of it, or its last bytes)."""
-    return Scan(tail)
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+class _Answer(msgspec.Struct):
+    usage: Usage | None = None
+    choices: list[_Choice] | None = None
+    stop_reason: Any = None
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+def scan_json(text: bytes) -> Scan:
+    """Read the counts of a JSON answer (all of it, or its last bytes)."""
+    try:
+        answer = _ANSWER.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return scan_text(text)
+    scan = Scan()
+    if answer.usage is not None:
+        scan.add_usage(answer.usage)
+    reason = answer.choices[-1].finish_reason if answer.choices else answer.stop_reason
+    if isinstance(reason, str) and _WORD.fullmatch(reason) is not None:
+        scan.finish_reason = reason
+    return scan
+
+
+def scan_text(text: bytes) -> Scan:
+    """Read the counts in a stream's events, or in a piece of an answer: the last ones that are there count."""
+    scan = Scan()
+    at = text.find(b'"usage"')
+    while at >= 0:
+        found = _USAGE.match(text, at)
+        if found is not None:
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                scan.add_usage(_DECODER.decode(found[1]))
+        at = text.find(b'"usage"', at + 7)
+    for name in (b'"finish_reason"', b'"stop_reason"'):
+        at = text.rfind(name)
+        while at >= 0 and scan.finish_reason is None:
+            found = _REASON.match(text, at + len(name))
+            if found is not None:
+                scan.finish_reason = found[1].decode()
+            at = text.rfind(name, 0, at)
+    return scan
 
 
 class StreamTail:
@@ -96,9 +139,9 @@ class StreamTail:
         """What is remembered."""
         return self._first + b"".join(self._parts)
 
-    def scan(self) -> Scan:
-        """Read what the response said about itself."""
-        return Scan(self.text())
+    def scan(self, *, events: bool) -> Scan:
+        """Read what the response said about itself: in its events, or as one JSON value."""
+        return scan_text(self.text()) if events else scan_json(self.text())
 
     def next_sequence_number(self) -> int:
         """One more than the last event's number, for streams that number their events."""
