@@ -143,6 +143,10 @@ class Readiness(Protocol):
         """Context length that the tier's server advertises for its model; None while unknown."""
         ...
 
+    def state(self, tier_id: str, generation: int) -> TierReadiness:
+        """All that is known about a generation."""
+        ...
+
     def served(self, tier_id: str, generation: int) -> None:
         """A response of this tier has just delivered bytes: a probe that times out now is no reason to eject it."""
         ...

@@ -529,10 +529,10 @@ class Gateway:
 
     def _model(self, alias: str, snapshot: Snapshot, *, anthropic: bool) -> dict[str, Any]:
         if anthropic:
-            created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created))
-            return {"type": "model", "id": alias, "display_name": alias, "created_at": created}
+            return {"type": "model", "id": alias, "display_name": alias, "created_at": _instant(self._created)}
         target = snapshot.projection.aliases[alias]
         runtime = snapshot.runtimes[target.tier if isinstance(target, TierTarget) else target.natural]
+        state = self.readiness.state(runtime.tier_id, runtime.generation)
         window = runtime.spec.context_limit
         if window is not None and not isinstance(window, int):
             window = self.readiness.context_limit(runtime.tier_id, runtime.generation)
@@ -544,8 +544,8 @@ class Gateway:
             "context_window": window,
             "max_model_len": window,
             "max_output_tokens": runtime.spec.max_output_tokens,
-            "ready": self.readiness.is_ready(runtime.tier_id, runtime.generation),
-            "ready_checked_at": None,
+            "ready": state.ready,
+            "ready_checked_at": None if state.checked_at is None else _instant(state.checked_at),
         }
 
     def _manage(self, connection: Connection, context: Context, body: bytes) -> None:
@@ -633,6 +633,10 @@ class _NoHead:
 
 
 _NO_HEAD: Final[Any] = _NoHead()
+
+
+def _instant(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _not_found() -> Refused:

@@ -298,8 +298,8 @@ def report(results: dict[str, dict[str, list[dict[str, Any]]]], idle: dict[str, 
         unit = "event" if case in ("streams", "open") else "request"
         print(f"\n{case}: medians of {max((len(rows) for rows in by_target.values()), default=0)}")
         print(
-            f"  {'target':16} {'us/' + unit:>10} {'x nginx':>8} {'rate/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'RSS MiB':>8}"
-            f" {'upstream':>8} {'SYN re':>6} {'errors':>6}"
+            f"  {'target':16} {'us/' + unit:>10} {'x nginx':>8} {'rate/s':>9} {'p50 ms':>8} {'p99 ms':>8}"
+            f" {'RSS MiB':>8} {'upstream':>8} {'SYN re':>6} {'errors':>6}"
         )
         base = median(by_target["nginx"], "cpu_us") if "nginx" in by_target else float("nan")
         for name, rows in by_target.items():
