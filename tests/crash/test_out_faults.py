@@ -161,3 +161,15 @@ def test_a_target_that_turned_into_something_else_is_refused_under_the_lock(tmp_
     os.mkfifo(target.path)
     with pytest.raises(InputError, match="a FIFO, not a regular file"):
         write_target(target, NEW)
+
+
+def test_a_lock_that_cannot_be_made_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "was-a-folder"
+    folder.mkdir()
+    target = _place(folder, exists=False)
+    folder.rmdir()
+    folder.write_text("now a file")
+    with pytest.raises(InputError, match=r"; nothing was changed") as caught:
+        write_target(target, NEW)
+    assert caught.value.code == "out_failed"
+    assert folder.read_text() == "now a file"

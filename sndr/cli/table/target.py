@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -143,12 +142,8 @@ def _is_inside(folder: str, catalog: str) -> bool:
     except OSError:
         return False  # there is no catalog to protect; reading it will say so
     while True:
-        try:
-            if os.path.samestat(os.stat(folder), root):
-                return True
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EACCES):
-                raise
+        if os.path.samestat(os.stat(folder), root):
+            return True
         parent = os.path.dirname(folder)
         if parent == folder:
             return False
