@@ -7,6 +7,7 @@ runs it offline, the tests run everything after every step.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sndr.router.core import effects as fx
 from sndr.router.core.projection import (
@@ -116,13 +117,7 @@ def _check_state(record: Record, receipt: Receipt) -> Iterator[Finding]:
     if receipt.state is State.HELD:
         if receipt.base != record.current.fence:
             yield Finding("/transaction/base", "must be the current revision while held")
-        try:
-            proposed = sha256(propose(record, receipt.change, managed=receipt.managed))
-        except ProjectionError as error:
-            yield Finding("/transaction/change", f"does not fit the current projection: {error}")
-        else:
-            if proposed != receipt.proposed_sha256:
-                yield Finding("/transaction/proposed_sha256", "is not the hash of what the change proposes")
+        yield from _check_proposal(record, receipt)
     if receipt.state is State.COMMITTED and receipt.committed_revision != record.current.route_revision:
         yield Finding("/transaction/committed_revision", "must be the current revision while committed")
     if committed and receipt.committed_revision == record.current.route_revision:
@@ -131,6 +126,20 @@ def _check_state(record: Record, receipt: Receipt) -> Iterator[Finding]:
         rebased = record.previous is None and receipt.state is State.COMPLETED  # a rebase forgets what was before
         if not rebased and (record.previous is None or record.previous.fence != receipt.base):
             yield Finding("/previous", "must be the revision that the committed change was made against")
+        elif record.previous is not None and not isinstance(receipt.change, Rollback):
+            # A rollback took its routes from a revision that the file no longer has.
+            yield from _check_proposal(replace(record, current=record.previous, previous=None), receipt)
+
+
+def _check_proposal(base: Record, receipt: Receipt) -> Iterator[Finding]:
+    """The change, made once more against what it was made against, gives what the receipt says."""
+    try:
+        proposed = sha256(propose(base, receipt.change, managed=receipt.managed))
+    except ProjectionError as error:
+        yield Finding("/transaction/change", f"does not fit the projection it was made against: {error}")
+    else:
+        if proposed != receipt.proposed_sha256:
+            yield Finding("/transaction/proposed_sha256", "is not the hash of what the change proposes")
 
 
 def _check_scope(record: Record, receipt: Receipt) -> Iterator[Finding]:
