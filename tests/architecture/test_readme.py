@@ -55,3 +55,5 @@ def test_blocks_that_are_marked_to_run_do(page: Path, tmp_path: Path) -> None:
                 cwd=tmp_path, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
             )  # fmt: skip
             assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr}"
+            if "explain" in text:  # the tours show the rule at work, not a fallback
+                assert "prod-gemma4-26b-multiconc  [rule]" in done.stdout

@@ -97,10 +97,13 @@ def routing_table(
 def check(file: str, presets: str | None) -> None:
     """Validate the routing table in FILE (- is standard input); all faults are listed."""
     from sndr.cli.table.document import read_json
+    from sndr.cli.table.validate import hash_remark
 
-    table = read_json(file)
+    table: Any = read_json(file)
     name = "standard input" if file == "-" else file
     _validate(table, presets_dir() if presets is None else presets, name)
+    if remark := hash_remark(table):
+        write_err(f"{name}: {remark}")
     write_err(f"{name}: valid: {_summary(table)}")
 
 

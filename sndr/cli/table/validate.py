@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from sndr.contract import Finding, check_meaning, check_structure, content_sha256
 
-__all__ = ["resolves_in", "table_findings"]
+__all__ = ["hash_remark", "resolves_in", "table_findings"]
 
 
 def table_findings(table: object, catalog_dir: str) -> list[Finding]:
@@ -25,13 +27,18 @@ def table_findings(table: object, catalog_dir: str) -> list[Finding]:
 
         findings = [Finding(pointer, "schema", message) for pointer, message in table_schema_findings(table)]
     findings += check_meaning(table, resolves=lambda path: resolves_in(catalog_dir, path))
-    if isinstance(table, dict) and isinstance(stated := table.get("content_sha256"), str):
-        actual = content_sha256(table)
-        if stated != actual:
-            findings.append(
-                Finding("/content_sha256", "hash", f"the content's hash is {actual}: the table was changed")
-            )
     return findings
+
+
+def hash_remark(table: Mapping[str, Any]) -> str | None:
+    """Return what to say about a table that is not what its own hash states, or None.
+
+    A remark and not a fault: members may be added to a table of version 1.
+    """
+    stated, actual = table.get("content_sha256"), content_sha256(table)
+    if stated is None or stated == actual:
+        return None
+    return f"/content_sha256: the content's hash is {actual}: the table was changed after its emission"
 
 
 def resolves_in(catalog_dir: str, path: str) -> bool:
