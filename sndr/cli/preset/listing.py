@@ -17,12 +17,14 @@ from sndr.cli.preset.view import (
     parse_workload,
     pointers_json,
     presets_option,
+    require_family,
+    require_hardware,
     rows_text,
     value_text,
     write_json,
 )
 from sndr.cli.table.catalog import Catalog, load_catalog
-from sndr.cli.table.layers import STATUSES, UNKNOWN_FAMILY, Preset
+from sndr.cli.table.layers import STATUSES, Preset
 
 __all__ = ["list_presets", "show"]
 
@@ -50,8 +52,8 @@ def list_presets(
 ) -> None:
     """List the presets that match every filter."""
     catalog = load_catalog(root, archive=archive)
-    _require(family, [*catalog.families, UNKNOWN_FAMILY], "family")
-    _require(hardware, list(catalog.hardware), "hardware")
+    require_family(catalog, family)
+    require_hardware(catalog, hardware)
     word = None if workload is None else parse_workload(catalog, workload)
     every = [*catalog.presets.values(), *catalog.archived.values()]
     matched = [
@@ -84,11 +86,6 @@ def _lines(catalog: Catalog, presets: Iterable[Preset]) -> Iterable[tuple[str, .
         card = preset.card
         family = catalog.models[preset.model].model_family
         yield preset.id, family, card["status"], card["mode"], metric_text(preset), card["title"]
-
-
-def _require(word: str | None, known: list[str], what: str) -> None:
-    if word is not None and word not in known:
-        raise CommandError(f"{what}_unknown", f"there is no {what} {word!r} {allowed(word, known)}")
 
 
 @click.command("show", short_help="Show one preset as it is written: pointers and card.")

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from sndr.cli.main import allowed
-from sndr.cli.output import CommandError, write_err, write_out
+from sndr.cli.output import write_err, write_out
 from sndr.cli.preset.view import (
     card_json,
     json_option,
     metric_text,
     parse_workload,
     presets_option,
+    require_family,
+    require_hardware,
     rows_text,
     write_json,
 )
@@ -89,12 +90,8 @@ def recommend(
         raise click.UsageError("--expected-length goes with --workload; a request says its own")
     catalog = load_catalog(root)
     compose_all(catalog)
-    for word, known, what in (
-        (hardware, list(catalog.hardware), "hardware"),
-        (model_family, [*catalog.families, UNKNOWN_FAMILY], "family"),
-    ):
-        if word is not None and word not in known:
-            raise CommandError(f"{what}_unknown", f"there is no {what} {word!r} {allowed(word, known)}")
+    require_family(catalog, model_family)
+    require_hardware(catalog, hardware)
     if request is not None:
         query = _from_request(catalog, request, hardware, concurrency, model_family)
     else:

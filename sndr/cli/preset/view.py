@@ -12,7 +12,7 @@ import click
 from sndr.cli.main import allowed
 from sndr.cli.output import CommandError, write_out
 from sndr.cli.table.catalog import Catalog
-from sndr.cli.table.layers import STANDARD_WORKLOADS, Preset
+from sndr.cli.table.layers import STANDARD_WORKLOADS, UNKNOWN_FAMILY, Preset
 
 __all__ = [
     "card_json",
@@ -23,6 +23,8 @@ __all__ = [
     "parse_workload",
     "pointers_json",
     "presets_option",
+    "require_family",
+    "require_hardware",
     "rows_text",
     "value_text",
     "write_json",
@@ -63,6 +65,27 @@ def find_preset(catalog: Catalog, preset_id: str) -> Preset:
         names = [*catalog.presets, *catalog.archived]
         raise CommandError("preset_unknown", f"there is no preset {preset_id!r} {allowed(preset_id, names)}")
     return preset
+
+
+def require_family(catalog: Catalog, word: str | None) -> None:
+    """Refuse a family that the catalog does not declare.
+
+    Raises:
+        CommandError: There is none of that name.
+    """
+    known = [*catalog.families, UNKNOWN_FAMILY]
+    if word is not None and word not in known:
+        raise CommandError("family_unknown", f"there is no family {word!r} {allowed(word, known)}")
+
+
+def require_hardware(catalog: Catalog, word: str | None) -> None:
+    """Refuse a hardware that the catalog does not have.
+
+    Raises:
+        CommandError: There is none of that name.
+    """
+    if word is not None and word not in catalog.hardware:
+        raise CommandError("hardware_unknown", f"there is no hardware {word!r} {allowed(word, list(catalog.hardware))}")
 
 
 def parse_workload(catalog: Catalog, word: str) -> str:
