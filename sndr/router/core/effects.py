@@ -38,6 +38,7 @@ __all__ = [
     "IdentityFailed",
     "IdentityProved",
     "LeasesReleased",
+    "Open",
     "OpenGate",
     "Persist",
     "Precheck",
@@ -258,7 +259,15 @@ Command: TypeAlias = UpdateAliases | ReplaceTiers | RollBack | Drain | Resume | 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The authority was opened and validated; its record is what the disk showed."""
+    """The authority was opened and validated; its record is what the disk showed, and may not be durable."""
+
+    record: Record
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The same, and the store has written the record again already: it is durable."""
 
     record: Record
     at_ms: int = 0
@@ -271,10 +280,11 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The record is durable."""
+    """The record is durable; `write_seq` is the number the store gave it, None for the one it was asked with."""
 
     ticket: int
     at_ms: int = 0
+    write_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +298,11 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class WriteUncertain:
-    """The record may or may not survive a power loss, or may not even be visible."""
+    """The record may or may not survive a power loss, or may not even be visible; `write_seq` as in `Written`."""
 
     ticket: int
     at_ms: int = 0
+    write_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +486,7 @@ Fact: TypeAlias = (
     | FoundCommitted
 )
 
-Event: TypeAlias = Command | Fact | Start | Shutdown
+Event: TypeAlias = Command | Fact | Start | Open | Shutdown
 
 
 # --- effects that return at once

@@ -62,7 +62,7 @@ class State(Enum):
 _S = State
 
 _ROWS: Final[Mapping[State, Mapping[type[Event], State]]] = {
-    _S.STOPPED: {fx.Start: _S.STARTING},
+    _S.STOPPED: {fx.Start: _S.STARTING, fx.Open: _S.ASSERTED},
     _S.STARTING: {
         fx.Written: _S.ASSERTED,
         fx.WriteFailed: _S.STOPPED,
@@ -276,7 +276,7 @@ def step(machine: Machine, event: Event) -> Outcome:
         code = _refusal(machine, event, legal=target is not None)
         if code is not None:
             return machine, (fx.Reply(event.call.id, code),)
-    elif not isinstance(event, fx.Start | fx.Shutdown) and event.ticket != machine.ticket:
+    elif not isinstance(event, fx.Start | fx.Open | fx.Shutdown) and event.ticket != machine.ticket:
         return machine, ()
     if target is None:
         return machine, ()
@@ -417,10 +417,15 @@ def _persist(machine: Machine, kind: WriteKind, record: rc.Record) -> Outcome:
     return replace(machine, attempt=numbered, seen=seen), (fx.Persist(machine.ticket + 1, kind, numbered),)
 
 
-def _durable(machine: Machine) -> Machine:
-    """The attempt is now the record."""
+def _as_written(machine: Machine, event: fx.Written | fx.WriteUncertain) -> rc.Record:
+    """The attempt under the number that the store gave it."""
     assert machine.attempt is not None
-    record = machine.attempt
+    return machine.attempt if event.write_seq is None else replace(machine.attempt, write_seq=event.write_seq)
+
+
+def _durable(machine: Machine, event: fx.Written) -> Machine:
+    """The attempt is now the record."""
+    record = _as_written(machine, event)
     return replace(
         machine,
         record=record,
@@ -523,13 +528,24 @@ def _exhausted(machine: Machine) -> bool:
 # --- start
 
 
-def _start(_machine: Machine, event: fx.Start) -> Outcome:
-    """A predecessor may have died between rename and directory fsync: what is visible is written again first."""
-    record = event.record
-    fresh = Machine(record=record, receipt=record.transaction, ticket=_machine.ticket)
+def _loaded(machine: Machine, record: rc.Record) -> Machine:
+    """A machine that remembers nothing but `record`."""
     committed = 0 if record.transaction is None else record.transaction.committed_revision or 0
-    fresh = replace(fresh, max_attempted=max(record.current.route_revision, committed))
-    return _persist(fresh, WriteKind.STARTUP, record)
+    return Machine(
+        record=record,
+        receipt=record.transaction,
+        max_attempted=max(record.current.route_revision, committed),
+        ticket=machine.ticket,
+    )
+
+
+def _start(machine: Machine, event: fx.Start) -> Outcome:
+    """A predecessor may have died between rename and directory fsync: what is visible is written again first."""
+    return _persist(_loaded(machine, event.record), WriteKind.STARTUP, event.record)
+
+
+def _open(machine: Machine, event: fx.Open) -> Outcome:
+    return _look(_loaded(machine, event.record), event.at_ms)
 
 
 def _start_failed(machine: Machine, event: fx.WriteFailed | fx.WriteUncertain | fx.WriteRefused) -> Outcome:
@@ -544,19 +560,22 @@ def _start_failed(machine: Machine, event: fx.WriteFailed | fx.WriteUncertain | 
 
 
 def _asserted(machine: Machine, event: fx.Written) -> Outcome:
-    """The visible record is durable: look at what it holds."""
-    durable = _durable(machine)
-    assert durable.record is not None
-    receipt = durable.record.transaction
+    return _look(_durable(machine, event), event.at_ms)
+
+
+def _look(machine: Machine, at_ms: int) -> Outcome:
+    """The record is durable: see what it holds."""
+    assert machine.record is not None
+    receipt = machine.record.transaction
     ticket = machine.ticket + 1
     found: fx.Fact
     if receipt is None or receipt.state.is_terminal:
-        found = fx.FoundTerminal(ticket, event.at_ms)
+        found = fx.FoundTerminal(ticket, at_ms)
     elif receipt.state is rc.State.HELD:
-        found = fx.FoundHeld(ticket, event.at_ms)
+        found = fx.FoundHeld(ticket, at_ms)
     else:
-        found = fx.FoundCommitted(ticket, event.at_ms)
-    return durable, (_ask(durable, fx.Proceed(found)),)
+        found = fx.FoundCommitted(ticket, at_ms)
+    return machine, (_ask(machine, fx.Proceed(found)),)
 
 
 def _found_terminal(machine: Machine, _event: fx.FoundTerminal) -> Outcome:
@@ -659,8 +678,8 @@ def _switch(machine: Machine, event: fx.TargetsAdmitting) -> Outcome:
     return _persist(machine, WriteKind.ALIAS, record)
 
 
-def _switched(machine: Machine, _event: fx.Written) -> Outcome:
-    published, effects = _publish(_durable(machine), ())
+def _switched(machine: Machine, event: fx.Written) -> Outcome:
+    published, effects = _publish(_durable(machine, event), ())
     ended, replies = _end(published)
     return ended, effects + replies
 
@@ -738,8 +757,8 @@ def _await_leases(machine: Machine) -> Outcome:
     return machine, (_ask(machine, wait),)
 
 
-def _held(machine: Machine, _event: fx.Written) -> Outcome:
-    return _await_leases(_durable(machine))
+def _held(machine: Machine, event: fx.Written) -> Outcome:
+    return _await_leases(_durable(machine, event))
 
 
 def _reopen(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> Outcome:
@@ -878,17 +897,16 @@ def _write_failed(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> 
 
 def _uncertain(machine: Machine, event: fx.WriteUncertain | fx.WriteFailed | fx.WriteRefused) -> Outcome:
     """Nobody knows what a power loss would leave: publish nothing, open nothing, write only what a person chose."""
-    assert machine.attempt is not None
-    assert machine.record is not None
-    fallback = machine.fallback
+    attempt, record, fallback = machine.attempt, machine.record, machine.fallback
+    assert attempt is not None
+    assert record is not None
+    if isinstance(event, fx.WriteUncertain):
+        attempt = _as_written(machine, event)
     if fallback is None:
-        holding = [r for r in (machine.attempt, machine.record) if r.transaction is not None and r.transaction.hold]
+        holding = [r for r in (attempt, record) if r.transaction is not None and r.transaction.hold]
         fallback = holding[0] if holding else None
-    doubtful = replace(
-        machine,
-        fallback=fallback,
-        max_attempted=max(machine.max_attempted, machine.attempt.current.route_revision),
-    )
+    highest = max(machine.max_attempted, attempt.current.route_revision)
+    doubtful = replace(machine, attempt=attempt, fallback=fallback, max_attempted=highest)
     if isinstance(event, fx.WriteRefused):
         return _halt(doubtful, AttentionCode(event.code.value), event.code, event.at_ms)
     return _halt(doubtful, AttentionCode.WRITE_UNCERTAIN, Code.AUTHORITY_WRITE_UNCERTAIN, event.at_ms)
@@ -896,7 +914,7 @@ def _uncertain(machine: Machine, event: fx.WriteUncertain | fx.WriteFailed | fx.
 
 def _published(machine: Machine, event: fx.Written) -> Outcome:
     """Durable, so publish; published, so prove what is published."""
-    durable = _durable(machine)
+    durable = _durable(machine, event)
     assert durable.receipt is not None
     published, effects = _publish(durable, durable.receipt.scope)
     verifying, asked = _probe_identity(published, event)
@@ -929,9 +947,9 @@ def _verify_failed(machine: Machine, event: fx.IdentityFailed) -> Outcome:
     return _halt(machine, AttentionCode.VERIFY_FAILED, event.code, event.at_ms)
 
 
-def _released(machine: Machine, _event: fx.Written) -> Outcome:
+def _released(machine: Machine, event: fx.Written) -> Outcome:
     """The end of the hold is durable: now the gate may open."""
-    durable = _durable(machine)
+    durable = _durable(machine, event)
     ended, replies = _end(replace(durable, gated=()))
     return ended, (fx.OpenGate(machine.gated), *replies)
 
@@ -1004,7 +1022,7 @@ def _revert(machine: Machine, event: fx.PrecheckPassed) -> Outcome:
 
 def _rolled_back(machine: Machine, event: fx.Written) -> Outcome:
     assert isinstance(machine.task, fx.RollBack)
-    durable = _durable(machine)
+    durable = _durable(machine, event)
     assert durable.receipt is not None
     published, effects = _publish(durable, durable.receipt.scope)
     if machine.task.accepts_unready:
@@ -1078,6 +1096,7 @@ def _stop(machine: Machine, _event: fx.Shutdown) -> Outcome:
 _ACTIONS: Final[Mapping[tuple[State, type[Event]], _Action]] = MappingProxyType(
     {
         (_S.STOPPED, fx.Start): _start,
+        (_S.STOPPED, fx.Open): _open,
         (_S.STARTING, fx.Written): _asserted,
         (_S.STARTING, fx.WriteFailed): _start_failed,
         (_S.STARTING, fx.WriteUncertain): _start_failed,
