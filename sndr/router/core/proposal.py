@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sndr.router.core.projection import Finding, Projection, ProjectionError, apply_aliases, apply_tiers, thaw
-from sndr.router.core.receipt import AliasUpdate, ChangeSpec, Record, Rollback, TierReplacement
+from sndr.router.core.receipt import AliasUpdate, ChangeSpec, Record, TierReplacement
 
 __all__ = ["propose"]
 
@@ -21,7 +21,7 @@ def propose(record: Record, change: ChangeSpec, *, managed: bool = False) -> Pro
             )
         case TierReplacement(tiers=tiers):
             return apply_tiers(record.current.projection, thaw(tiers), allow_same=managed)
-        case Rollback():
+        case _:
             if record.previous is None:
                 raise ProjectionError((Finding("/previous", "there is no previous projection", "no_previous"),))
             return record.previous.projection

@@ -493,7 +493,7 @@ def _receipt(
             op = rc.Op.ALIAS_UPDATE
         case rc.TierReplacement():
             op = rc.Op.TIER_REPLACEMENT
-        case rc.Rollback():
+        case _:
             op = rc.Op.ROLLBACK
     at_ms = command.call.at_ms
     return rc.Receipt(
@@ -519,10 +519,13 @@ def _receipt(
     )
 
 
-def _exhausted(machine: Machine) -> bool:
-    """Whether the counters cannot number one more whole transaction, with a rollback to spare."""
+_SPARE: Final = 16
+
+
+def _exhausted(machine: Machine, spare: int = 1) -> bool:
+    """Whether the counters cannot number what is asked for; a new transaction leaves enough to end it either way."""
     assert machine.record is not None
-    return max(machine.max_attempted, machine.record.write_seq) > INTEGER_MAX - 16
+    return max(machine.max_attempted, machine.record.write_seq) > INTEGER_MAX - spare
 
 
 # --- start
@@ -554,8 +557,8 @@ def _start_failed(machine: Machine, event: fx.WriteFailed | fx.WriteUncertain | 
             code = Code.AUTHORITY_NO_SPACE if no_space else Code.AUTHORITY_WRITE_FAILED
         case fx.WriteUncertain():
             code = Code.AUTHORITY_WRITE_UNCERTAIN
-        case fx.WriteRefused(code=refused):
-            code = refused
+        case _:
+            code = event.code
     return replace(machine, attempt=None, seen=None), (fx.Refuse(code),)
 
 
@@ -634,7 +637,7 @@ def _check_targets(machine: Machine, command: fx.UpdateAliases) -> Outcome | Cod
     moved = [target for alias, target in proposed.aliases.items() if target != current.aliases[alias]]
     if not moved:
         return Code.NO_EFFECTIVE_CHANGE
-    if _exhausted(machine):
+    if _exhausted(machine, _SPARE):
         return Code.REVISION_EXHAUSTED
     tiers = tuple(sorted({target.tier for target in moved if isinstance(target, TierTarget)}))
     if any(proposed.tiers[tier_id].health_path is None for tier_id in tiers):
@@ -663,7 +666,7 @@ def _give_up(machine: Machine, event: fx.TargetsUnready | fx.TargetsNotAdmitting
             code = found
         case fx.TargetsNotAdmitting():
             code = Code.TARGET_NOT_ADMITTING
-        case fx.PrecheckFailed():
+        case _:
             code = Code.PRECHECK_FAILED
     return _end(replace(machine, receipt=machine.record.transaction), code)
 
@@ -713,7 +716,7 @@ def _unfit(machine: Machine, proposed: Projection, scope: tuple[str, ...]) -> Co
     for _, tier in _targets(proposed, scope):
         if tier.model is None or tier.health_path is None or not tier.model_identity:
             return Code.IDENTITY_REQUIRED
-    return Code.REVISION_EXHAUSTED if _exhausted(machine) else None
+    return Code.REVISION_EXHAUSTED if _exhausted(machine, _SPARE) else None
 
 
 def _hold(machine: Machine, command: fx.ReplaceTiers) -> Outcome | Code:
@@ -1055,8 +1058,10 @@ def _overtake(machine: Machine, command: fx.RollBack) -> Outcome | Code:
     """Leave a commit in doubt behind: its rollback, under a revision above it, whichever of the two is on disk."""
     doubted = machine.fallback
     assert doubted is not None
-    if command.prepares or _exhausted(machine):
+    if command.prepares:
         return Code.INVALID_CHANGE
+    if _exhausted(machine):
+        return Code.REVISION_EXHAUSTED
     proposed = _proposal(doubted, rc.Rollback(), command.proposed_sha256)
     if isinstance(proposed, Code):
         return proposed
