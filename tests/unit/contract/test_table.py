@@ -121,6 +121,22 @@ def test_each_dropped_part_has_a_warning_with_its_place() -> None:
         *(f"/routing_rules/{n}" for n in range(6)),
         *(f"/coverage_gaps/{n}" for n in range(4)),
     ]
+    reasons = [warning.split(": ", 1)[1] for warning in load(damaged).warnings]
+    assert reasons == [
+        "dropped: not an object",
+        "dropped: preset_key is not a string",
+        "dropped: model_family is not a string",
+        "dropped: not an object",
+        "dropped: model_family is not a string",
+        "dropped: its target 'gone' is not a preset of this table",
+        "dropped: axis 'x' is not known",
+        "dropped: its cell is not an object",
+        "dropped: axis workload_class is not an array of strings",
+        "dropped: not an object",
+        "dropped: missing_cell is not a string",
+        "dropped: model_family is not a string",
+        "no request is counted for it: its cell is not an object",
+    ]
     assert len(load(damaged).coverage_gaps) == 1  # surfaced, though no request lies in it
 
 
