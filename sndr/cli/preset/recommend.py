@@ -81,8 +81,8 @@ def recommend(
 ) -> None:
     """Rank the presets that fit, the best one first, and say why each stands where it stands.
 
-    Measured routing rules come first, then inferred ones, then the card's status, the family default, the primary
-    metric (compared within its kind; 0.0 means not measured) and the id.
+    Measured routing rules come first and, for a request, the router's choice; then the card's status, the family
+    default, the primary metric (compared within its kind; 0.0 means not measured) and the id.
     """
     if (workload is None) == (request is None):
         raise click.UsageError("give one of --workload and --request")
@@ -181,13 +181,11 @@ def _rank(catalog: Catalog, query: _Query, preset: Preset) -> _Ranked | None:
     if not (routed or chosen) and (not fits or crowded):
         return None
     why = []
-    place = 3
     if rule is not None and routed:
-        place = 0 if rule.evidence_tag == "measured" else 1
         why.append(f"{rule.evidence_tag} rule {rule.id}: {catalog.evidence[rule.evidence].cite(preset.id)}")
     elif chosen:
-        place = 2
         why.append("the router's choice for this request: the default of its family")
+    measured = rule is not None and routed and rule.evidence_tag == "measured"
     if fits:
         why.append(f"its card allows {query.workload}")
     why.append(f"status {card['status']}")
@@ -203,7 +201,7 @@ def _rank(catalog: Catalog, query: _Query, preset: Preset) -> _Ranked | None:
         why.append("no primary metric yet")
     if query.concurrency is not None:
         why.append(f"takes {limits['min']} to {limits['max']} at once")
-    key = (place, STATUSES.index(card["status"]), not preset.default_for_family, *order, preset.id)
+    key = (not measured, not chosen, STATUSES.index(card["status"]), not preset.default_for_family, *order, preset.id)
     return _Ranked(key, preset, why)
 
 

@@ -35,6 +35,7 @@ __all__ = ["MAX_FILE_BYTES", "Catalog", "CatalogError", "Place", "default_root",
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 24
+_MAX_HINTS = 100  # near words are looked for among all ids; a catalog of 10,000 dangling pointers must not take an hour
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 _TAB_INDENT = re.compile(r"^[ ]*\t", re.MULTILINE)
 _PARSER: Any = getattr(yaml, "CParser", None) or getattr(getattr(yaml, "cyaml", None), "CParser", None)
@@ -449,7 +450,7 @@ def load_catalog(root: str | os.PathLike[str] | None = None, *, archive: bool = 
 def _shown(folder: str, given: bool) -> str:
     """Return the catalog's folder as findings show it: as it was named, or relative to where we are."""
     if given:
-        return folder.rstrip("/") or "/"
+        return folder.rstrip("/") or folder or "(empty path)"
     here = os.getcwd()
     return os.path.relpath(folder, here) if folder.startswith(here.rstrip("/") + "/") else folder
 
@@ -457,8 +458,12 @@ def _shown(folder: str, given: bool) -> str:
 def _check_pointers(catalog: Catalog, families: tuple[Family, ...]) -> Iterable[Finding]:
     """Yield every pointer that leads nowhere and every id that is used twice."""
 
+    hints: dict[tuple[str, str], str] = {}
+
     def dangling(file: str, path: str, what: str, word: str, known: Iterable[str]) -> Finding:
-        return catalog.finding(file, path, f"there is no {what} '{word}'; {hint(word, sorted(known))}")
+        if (what, word) not in hints and len(hints) < _MAX_HINTS:
+            hints[what, word] = "; " + hint(word, sorted(known))
+        return catalog.finding(file, path, f"there is no {what} '{word}'{hints.get((what, word), '')}")
 
     def repeated(file: str, key: str, ids: list[str]) -> Iterable[Finding]:
         seen: set[str] = set()

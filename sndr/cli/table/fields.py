@@ -86,16 +86,29 @@ class Finding(NamedTuple):
 
 
 class Sink:
-    """Collects the findings of one file."""
+    """Collects the findings of one file, up to a number that a person reads.
 
-    __slots__ = ("file", "findings")
+    Attributes:
+        full: There are that many; readers of many items stop (each unknown word is compared with the known ones, so a
+            hostile file of a hundred thousand would take minutes).
+    """
+
+    __slots__ = ("file", "findings", "full", "start")
+    LIMIT = 100
 
     def __init__(self, file: str, findings: list[Finding]) -> None:
         self.file = file
         self.findings = findings
+        self.start = len(findings)
+        self.full = False
 
     def add(self, node: Node, path: str, message: str) -> None:
         """Record a fault at a node."""
+        if self.full:
+            return
+        self.full = len(self.findings) - self.start >= self.LIMIT - 1
+        if self.full:
+            message = f"this is fault {self.LIMIT} of the file; the rest of the file was not looked at"
         self.findings.append(Finding(self.file, node.line, node.column, path or "(document)", message))
 
 
@@ -372,16 +385,19 @@ class ListOf:
         if node.kind != SEQUENCE:
             sink.add(node, path, f"{_got(node)} where {self.describe()} belongs")
             return None
+        if not self.low <= len(node.value) <= self.high:
+            size = f"exactly {self.low}" if self.low == self.high else f"from {self.low} to {self.high}"
+            sink.add(node, path, f"{len(node.value)} items; {size} are allowed")
+            return None
         before = len(sink.findings)
         items: list[Any] = []
         for place, child in enumerate(node.value):
+            if sink.full:
+                break
             item = self.item.read(child, f"{path}[{place}]", sink)
             if self.unique and item is not None and item in items:
                 sink.add(child, f"{path}[{place}]", f"{_quote(str(item))} is listed twice; list each item once")
             items.append(item)
-        if not self.low <= len(items) <= self.high:
-            size = f"exactly {self.low}" if self.low == self.high else f"from {self.low} to {self.high}"
-            sink.add(node, path, f"{len(items)} items; {size} are allowed")
         return tuple(items) if len(sink.findings) == before else None
 
 
@@ -425,6 +441,8 @@ class MapOf:
         before = len(sink.findings)
         values: dict[str, Any] = {}
         for name, (key, child) in pairs.items():
+            if sink.full:
+                break
             if not self.key.match(name):
                 sink.add(key, f"{path}.{name}", f"{_quote(name)} is not {self.what}")
             values[name] = self.item.read(child, f"{path}.{name}", sink)
@@ -501,7 +519,9 @@ class Block:
             return None
         before = len(sink.findings)
         prefix = f"{path}." if path else ""
-        for name in pairs.keys() - self.known.keys():
+        for name in [name for name in pairs if name not in self.known]:
+            if sink.full:
+                return None
             sink.add(pairs[name][0], prefix + name, f"the key is not known; {hint(name, list(self.known))}")
         values: dict[str, Any] = {}
         for field in self.fields:

@@ -390,12 +390,20 @@ def test_recommend_ranks_within_one_metric_kind_and_by_direction(capsys: Capture
     assert [row["id"] for row in answer["results"]] == ["d", "c", "b", "a", "e", "f"]
 
 
-def test_recommend_knows_an_inferred_rule(capsys: Capture, tmp_path: Path) -> None:
-    _spoil(tmp_path, "routing/rules.yaml", "rules[0].evidence_tag", "inferred")
-    answer = _json(
-        capsys, "recommend", "--workload", "structured_json.short", "--concurrency", "2", "--presets", str(tmp_path)
-    )
-    assert answer["results"][0]["why"][0].startswith("inferred rule rule-1: P1 ")
+def test_an_inferred_rule_is_named_and_ranks_by_status(capsys: Capture, tmp_path: Path) -> None:
+    docs = _spoil(tmp_path, "routing/rules.yaml", "rules[0].evidence_tag", "inferred")
+    docs["presets/quick.yaml"]["card"]["status"] = "experimental"
+    docs["presets/plain.yaml"]["card"]["workload_allow"] = ["structured_json.short"]
+    write(tmp_path, docs)
+    asked = ["recommend", "--workload", "structured_json.short", "--concurrency", "2", "--presets", str(tmp_path)]
+    answer = _json(capsys, *asked)
+    assert [row["id"] for row in answer["results"]] == ["plain", "quick"]
+    assert answer["results"][1]["why"][0].startswith("inferred rule rule-1: P1 ")
+    docs = full()
+    docs["presets/quick.yaml"]["card"]["status"] = "experimental"
+    docs["presets/plain.yaml"]["card"]["workload_allow"] = ["structured_json.short"]
+    answer = _json(capsys, *asked[:-1], str(write(tmp_path, docs)))
+    assert [row["id"] for row in answer["results"]] == ["quick", "plain"]
 
 
 # -------------------- validate

@@ -273,3 +273,44 @@ def test_a_place_in_a_file_that_has_gone(tmp_path: Path) -> None:
     assert catalog.place("model", FILE, "requires.min_cuda_capability[9]").stated is False
     (tmp_path / FILE).unlink()
     assert catalog.place("model", FILE, "title")[2:] == (1, 1, False)
+
+
+HOSTILE = {
+    "unknown keys": "".join(f"key{number}: 1\n" for number in range(60_000)),
+    "one key again and again": "title: x\n" * 100_000,
+    "a list of words": "title: x\nrequires:\n  gpu_blocklist: [" + ", ".join(f"w{n}" for n in range(100_000)) + "]\n",
+    "a list of odd things": "requires:\n  gpu_blocklist:\n" + "  - {a: 1}\n" * 900,
+    "odd names": "system_env:\n" + "".join(f"  {number}: x\n" for number in range(60_000)),
+    "one long word": "title: " + "x" * 1_000_000 + "\n",
+    "questions": "? " * 400_000,
+    "braces": "{a: {b: [" * 100,
+    "quotes": "title: '" + "''" * 400_000 + "'\n",
+    "escapes": 'title: "' + "\\u0041" * 160_000 + '"\n',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_ends_in_a_readable_number_of_lines(name: str, tmp_path: Path) -> None:
+    lines = _findings(write(tmp_path, {**full(), FILE: HOSTILE[name]}))
+    assert 1 <= len(lines) <= 100
+    assert all(len(line) < 700 for line in lines)
+    if len(lines) == 100:
+        assert lines[-1].endswith("this is fault 100 of the file; the rest of the file was not looked at")
+
+
+def test_hundreds_of_dangling_pointers_are_all_named(tmp_path: Path) -> None:
+    docs = full()
+    texts = {}
+    for number in range(300):
+        docs["presets/quick.yaml"]["card"]["fallback_preset"] = f"nobody-{number}"
+        texts[f"presets/q{number:03d}.yaml"] = render(docs["presets/quick.yaml"])[0]
+    lines = _findings(write(tmp_path, {**full(), **texts}))
+    assert len(lines) == 300
+    assert sum("; allowed: " in line for line in lines) == 100
+    assert all(": card.fallback_preset: there is no preset 'nobody-" in line for line in lines)
+
+
+def test_the_empty_path_is_named() -> None:
+    with pytest.raises(CatalogError) as caught:
+        load_catalog("")
+    assert str(caught.value.findings[0]).startswith("(empty path):1:1: (file): is not a folder")
