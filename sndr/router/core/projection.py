@@ -159,12 +159,12 @@ class Projection:
     """What the gateway routes by. Deeply immutable; both mappings iterate in sorted order of their keys.
 
     Attributes:
-        encoded: The canonical bytes, kept because every write and every comparison needs them.
+        encoded: The canonical bytes. Two values are equal if these are: Python takes 1, 1.0 and True for the same.
     """
 
-    aliases: Mapping[str, Target]
-    tiers: Mapping[str, Tier]
-    encoded: bytes = field(init=False, compare=False, repr=False)
+    aliases: Mapping[str, Target] = field(compare=False)
+    tiers: Mapping[str, Tier] = field(compare=False)
+    encoded: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoded", canonical(to_json(self)))
@@ -744,7 +744,7 @@ def apply_tiers(projection: Projection, patches: object, *, allow_same: bool = F
         raise ProjectionError(tuple(faults.found))
     result = parse(document, fill=True)
     if not allow_same:
-        same = [tier_id for tier_id in sorted(given) if result.tiers[tier_id] == projection.tiers[tier_id]]
+        same = [tier_id for tier_id in sorted(given) if not _differ(result.tiers[tier_id], projection.tiers[tier_id])]
         if same:
             raise ProjectionError(
                 tuple(Finding(f"/tiers/{tier_id}", "is what it was already", "no_effective_change") for tier_id in same)
@@ -779,7 +779,13 @@ def merge_live(boot: Projection, live: Projection) -> Projection:
 def changed_tiers(before: Projection, after: Projection) -> tuple[str, ...]:
     """Ids, sorted, of the tiers whose definition differs or that only one side has."""
     ids = set(before.tiers) | set(after.tiers)
-    return tuple(sorted(tier_id for tier_id in ids if before.tiers.get(tier_id) != after.tiers.get(tier_id)))
+    return tuple(sorted(tier_id for tier_id in ids if _differ(before.tiers.get(tier_id), after.tiers.get(tier_id))))
+
+
+def _differ(one: Tier | None, other: Tier | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return one is not other and canonical(_tier_json(one)) != canonical(_tier_json(other))
 
 
 def restart_only(boot: Projection, live: Projection) -> tuple[Finding, ...]:
