@@ -138,10 +138,20 @@ class FinishRow(NamedTuple):
     release_seq: int | None
 
 
-def refusal(ended_at: int, status: int, error_code: str, total_ms: int) -> FinishRow:
-    """The terminal part of a request that was refused before dispatch."""
+def refusal(
+    ended_at: int, status: int | None, error_code: str | None, total_ms: int, outcome: str = "refused"
+) -> FinishRow:
+    """The terminal part of a request that ended before dispatch.
+
+    Args:
+        ended_at: As in `FinishRow`.
+        status: HTTP status; None when the client left before it was told.
+        error_code: Stable code, or None.
+        total_ms: As in `FinishRow`.
+        outcome: `refused`, or `client_gone` when it left while it waited.
+    """
     return FinishRow(
-        ended_at, "refused", status, error_code, None, None, "absent", None, "absent", None, "absent", None, total_ms,
+        ended_at, outcome, status, error_code, None, None, "absent", None, "absent", None, "absent", None, total_ms,
         0, 0, None,
     )  # fmt: skip
 

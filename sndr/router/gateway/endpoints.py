@@ -354,7 +354,7 @@ class Gateway:
         endpoint = context.endpoint
         if self.ledger is not None and endpoint is not None and context.client is not None:
             self.ledger.refuse(
-                refused_row(context, alias, tier_id, total_ms), refused_end(context, status, code, total_ms)
+                refused_row(context, alias, tier_id, total_ms), refused_end(context, outcome, status, code, total_ms)
             )
         if self.metrics is not None:
             self.metrics.finished(

@@ -596,6 +596,6 @@ def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms
     )  # fmt: skip
 
 
-def refused_end(context: Context, status: int | None, code: str | None, total_ms: int) -> FinishRow:
+def refused_end(context: Context, outcome: str, status: int | None, code: str | None, total_ms: int) -> FinishRow:
     """The end part of a request that never got a lease."""
-    return refusal(context.wall_ms + total_ms, status or 0, code or "", total_ms)
+    return refusal(context.wall_ms + total_ms, status, code, total_ms, outcome)

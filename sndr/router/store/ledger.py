@@ -14,7 +14,6 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from sndr import __version__
 from sndr.errors import AuthorityError, ControlError
 from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow, Unresolved
 from sndr.router.store.usage_db import Holder, Lock, UsageDb, at, check_custody, create, take_lock
-from sndr.router.store.writer import Writer
+from sndr.router.store.writer import Worker, Writer
 
 __all__ = ["LedgerError", "UsageLedger", "UsageStore"]
 
@@ -177,7 +176,7 @@ class UsageLedger:
         self._frames = 0
         self._checkpointing = False
         self._reader = UsageDb.open(store.db.path)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sndr-usage-read")
+        self._reading = Worker("sndr-usage-read")
         self._background: set[asyncio.Future[Any]] = set()
         self._writer: Writer[_Item, _Written] = Writer("sndr-usage", self._write, self._deliver)
         self._spawn(self._count())
@@ -252,9 +251,7 @@ class UsageLedger:
         """The newest row with this id among the newest 200,000; see `ports.Ledger`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._writer.flush(), _SETTLE_S)
-        row = await self._loop.run_in_executor(
-            self._executor, self._reader.find, request_id, client, TRACE_WINDOW
-        )  # fmt: skip
+        row = await self._reading.run(lambda: self._reader.find(request_id, client, TRACE_WINDOW))
         return None if row is None else as_trace(row)
 
     async def reconcile(self) -> Reconciled:
@@ -287,7 +284,7 @@ class UsageLedger:
             OSError, sqlite3.Error: There is no copy.
         """
         await self._writer.flush()
-        await self._loop.run_in_executor(self._executor, self._reader.backup, target)
+        await self._reading.run(lambda: self._reader.backup(target))
 
     async def flush(self) -> None:
         """Return when everything handed over so far is durable or has failed."""
@@ -299,8 +296,8 @@ class UsageLedger:
         for task in tuple(self._background):
             with contextlib.suppress(Exception):
                 await task
-        await self._loop.run_in_executor(self._executor, self._shut)
-        self._executor.shutdown(wait=True)
+        await self._reading.run(self._shut)
+        await self._reading.close()
 
     def _shut(self) -> None:
         self._reader.close()
@@ -316,12 +313,12 @@ class UsageLedger:
     async def _count(self) -> None:
         before = self._written
         with contextlib.suppress(sqlite3.Error):
-            self._counted = await self._loop.run_in_executor(self._executor, self._reader.count) - before
+            self._counted = await self._reading.run(self._reader.count) - before
 
     async def _checkpoint(self) -> None:
         """Move the bulk beside the writer, on the reader thread; then the rest between two batches: it can restart."""
         try:
-            await self._loop.run_in_executor(self._executor, self._reader.checkpoint)
+            await self._reading.run(self._reader.checkpoint)
             await self._on_writer(self._store.db.checkpoint)
         except sqlite3.Error:
             pass  # the WAL grows until the next attempt; failing writes are reported where they happen

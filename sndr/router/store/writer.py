@@ -8,12 +8,13 @@ makes batches larger, not the queue of commits longer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["Writer"]
+__all__ = ["Worker", "Writer"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +67,7 @@ class Writer(Generic[T, R]):
         self._since = 0.0
         self._busy_since = 0.0
         self._idle: asyncio.Future[None] | None = None
-        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -119,13 +120,17 @@ class Writer(Generic[T, R]):
             await self._turn()
 
     async def close(self) -> None:
-        """Write what is queued, end the thread and wait for it. Idempotent; nothing may be submitted afterwards."""
+        """Write what is queued, end the thread and wait for it. Idempotent; nothing may be submitted afterwards.
+
+        When it is cancelled (a disk that stalls), the thread is a daemon and ends with the process.
+        """
         while self._pending or self._busy is not None:
             await self.flush()
-        if not self._closed:
-            self._closed = True
+        if self._ended is None:
+            self._ended = self._loop.create_future()
             self._batches.put(None)
-            await self._loop.run_in_executor(None, self._thread.join)
+        await asyncio.shield(self._ended)
+        self._thread.join()
 
     def _turn(self) -> asyncio.Future[None]:
         if self._idle is None:
@@ -159,13 +164,19 @@ class Writer(Generic[T, R]):
         self._batches.put(batch)
 
     def _run(self) -> None:
-        """The thread."""
+        """What the thread does."""
         while (batch := self._batches.get()) is not None:
             result = self._write(batch)
             try:
                 self._loop.call_soon_threadsafe(self._delivered, batch, result)
             except RuntimeError:  # the loop is closed: nobody is left to tell
                 return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._over)
+
+    def _over(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     def _delivered(self, batch: list[T], result: R) -> None:
         self._busy = None
@@ -184,3 +195,48 @@ class Writer(Generic[T, R]):
         self._deliver(batch, result)
         if idle is not None and not idle.done():
             idle.set_result(None)
+
+
+class Worker:
+    """Calls that may block, one after the other on a thread of their own.
+
+    The thread is a daemon: a call that never returns delays nobody's exit.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._writer: Writer[tuple[Callable[[], Any], asyncio.Future[Any]], list[tuple[Any, Exception | None]]]
+        self._writer = Writer(name, self._call, self._answer)
+
+    async def run(self, call: Callable[[], R]) -> R:
+        """Run a call on the thread; its exception comes back here. Cancelling the wait does not stop the call."""
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._writer.submit((call, future))
+        return await future
+
+    async def close(self) -> None:
+        """Wait for the calls made so far and end the thread."""
+        await self._writer.close()
+
+    @staticmethod
+    def _call(batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]]) -> list[tuple[Any, Exception | None]]:
+        answers: list[tuple[Any, Exception | None]] = []
+        for call, _ in batch:
+            try:
+                answers.append((call(), None))
+            except Exception as error:  # noqa: BLE001 -- handed to whoever asked
+                answers.append((None, error))
+        return answers
+
+    @staticmethod
+    def _answer(
+        batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]], answers: list[tuple[Any, Exception | None]]
+    ) -> None:  # fmt: skip
+        for (_, future), (value, error) in zip(batch, answers, strict=True):
+            if future.done():
+                continue  # whoever asked was cancelled
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)

@@ -54,7 +54,6 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.faults = 0
         self.loop.run_until_complete(self.ledger.close())
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         self.folder.cleanup()
 

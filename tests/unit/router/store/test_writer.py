@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 
-from sndr.router.store.writer import Writer
+from sndr.router.store.writer import Worker, Writer
 
 
 class Recorder:
@@ -77,9 +79,8 @@ def test_an_endless_burst_does_not_postpone_the_write() -> None:
         for n in range(1000):
             r.writer.submit(n)
             await asyncio.sleep(0)
-        assert r.batches
-        assert len(r.batches[0]) < 20
         await r.writer.close()
+        assert len(r.batches[0]) < 20
         assert r.delivered == list(range(1000))
 
     run(test)
@@ -153,3 +154,39 @@ def test_a_cancelled_flush_hurts_nobody() -> None:
         await r.writer.close()
 
     run(test)
+
+
+def test_a_worker_answers_in_order_and_hands_errors_back() -> None:
+    async def test() -> None:
+        worker = Worker("t")
+        names: list[str] = []
+        answers = await asyncio.gather(
+            worker.run(lambda: names.append("a")),
+            worker.run(lambda: 1 / 0),
+            worker.run(threading.get_ident),
+            return_exceptions=True,
+        )
+        assert (names, answers[0], type(answers[1])) == (["a"], None, ZeroDivisionError)
+        assert answers[2] != threading.get_ident()
+        await worker.close()
+
+    run(test)
+
+
+def test_a_call_that_never_returns_holds_up_no_exit() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from sndr.router.store.writer import Worker\n"
+        "async def main():\n"
+        "    worker = Worker('t')\n"
+        "    asyncio.ensure_future(worker.run(threading.Event().wait))\n"
+        "    await asyncio.sleep(0.01)\n"
+        "    try:\n"
+        "        async with asyncio.timeout(0.05):\n"
+        "            await worker.close()\n"
+        "    except TimeoutError:\n"
+        "        print('left')\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
