@@ -283,13 +283,10 @@ def write_atomic(
     finally:
         with contextlib.suppress(OSError):
             calls.close(dir_fd)
-    match outcome:
-        case Definite(errno=number):
-            raise ReplaceFailed(number, os.strerror(number), text)
-        case Uncertain(errno=number):
-            raise ReplaceUncertain(number, os.strerror(number), text)
-        case Done():
-            return
+    if isinstance(outcome, Definite):
+        raise ReplaceFailed(outcome.errno, os.strerror(outcome.errno), text)
+    if isinstance(outcome, Uncertain):
+        raise ReplaceUncertain(outcome.errno, os.strerror(outcome.errno), text)
 
 
 def _lstat(disk: Disk, dir_fd: int, name: str) -> os.stat_result | None:

@@ -242,11 +242,9 @@ def freeze(value: object) -> FrozenJson:
 
 
 def _target_json(target: Target) -> dict[str, object]:
-    match target:
-        case TierTarget(tier=tier):
-            return {"tier": tier}
-        case FamilyTarget(family=family, natural=natural, on_unready=on_unready):
-            return {"family": family, "natural": natural, "on_unready": on_unready.value}
+    if isinstance(target, TierTarget):
+        return {"tier": target.tier}
+    return {"family": target.family, "natural": target.natural, "on_unready": target.on_unready.value}
 
 
 def _tier_json(tier: Tier) -> dict[str, object]:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from sndr.durable import Definite, Disk, Done, FileId, PosixDisk, Uncertain, file_id, is_temp_name, replace_file
+from sndr.durable import Definite, Disk, FileId, Outcome, PosixDisk, Uncertain, file_id, is_temp_name, replace_file
 from sndr.errors import AuthorityError, ControlError
 from sndr.router.core.invariants import check_record
 from sndr.router.core.projection import INTEGER_MAX, Projection, is_valid, sha256
-from sndr.router.core.receipt import Record, Revision
+from sndr.router.core.receipt import Fence, Record, Revision
 from sndr.router.store.custody import (
     check_filesystem,
     check_platform,
@@ -137,6 +137,7 @@ class Authority:
         self.health = Health(Condition.WRITABLE, None, None)
         self.max_attempted_revision = record.current.route_revision
         self._write_seq = record.write_seq
+        self._attempts: tuple[Fence, ...] = ()
 
     @property
     def path(self) -> str:
@@ -158,6 +159,8 @@ class Authority:
             return Refused("authority_read_only", f"the authority is read-only: {self.health.condition}")
         if self._write_seq >= INTEGER_MAX or record.current.route_revision > INTEGER_MAX - 1:
             return NotWritten("authority_write_failed", "the revision or write counter is exhausted")
+        if not self._is_forward(record.current.fence):
+            return NotWritten("authority_write_failed", "the revision number already means other routes")
         try:
             record = replace(record, write_seq=max(record.write_seq, self._write_seq + 1))
             data = _encode_checked(record, boot, self._trusted())
@@ -171,20 +174,20 @@ class Authority:
             self.health = Health(condition, condition.value, None)
             return Refused(condition.value, f"{self.path}: {condition}")
         outcome = self._place.replace(data)
-        match outcome:
-            case Done(file=written):
-                self._attempted(record)
-                self._candidates = ((data, written),)
-                self.record = record
-                self.health = Health(Condition.WRITABLE, "done", None)
-                return Written(record)
-            case Definite(step=step, errno=number):
-                return self._failed(step, number)
-            case Uncertain(step=step, errno=number, file=written):
-                self._attempted(record)
-                self._candidates = (*self._candidates, (data, written))
-                self.health = Health(Condition.UNCERTAIN, Condition.UNCERTAIN.value, number)
-                return Unknown(Condition.UNCERTAIN.value, _detail(step, number))
+        if isinstance(outcome, Definite):
+            return self._failed(outcome.step, outcome.errno)
+        self._write_seq = record.write_seq
+        self.max_attempted_revision = max(self.max_attempted_revision, record.current.route_revision)
+        if isinstance(outcome, Uncertain):
+            self._attempts = (*self._attempts, record.current.fence)
+            self._candidates = (*self._candidates, (data, outcome.file))
+            self.health = Health(Condition.UNCERTAIN, Condition.UNCERTAIN.value, outcome.errno)
+            return Unknown(Condition.UNCERTAIN.value, _detail(outcome.step, outcome.errno))
+        self._candidates = ((data, outcome.file),)
+        self._attempts = ()
+        self.record = record
+        self.health = Health(Condition.WRITABLE, "done", None)
+        return Written(record)
 
     def check(self) -> Condition:
         """Compare lock, path and bytes with what this process knows; writes nothing and changes no state.
@@ -223,14 +226,17 @@ class Authority:
         identity = (data, file_id(found))
         return Condition.WRITABLE if identity in self._candidates else Condition.CHANGED
 
+    def _is_forward(self, fence: Fence) -> bool:
+        """Whether the revision is a new one, or says what it said when it was written or attempted."""
+        return fence.route_revision > self.max_attempted_revision or fence in (
+            self.record.current.fence,
+            *self._attempts,
+        )
+
     def _trusted(self) -> tuple[Projection, ...]:
         previous = self.record.previous
         current = self.record.current.projection
         return (current,) if previous is None else (current, previous.projection)
-
-    def _attempted(self, record: Record) -> None:
-        self._write_seq = record.write_seq
-        self.max_attempted_revision = max(self.max_attempted_revision, record.current.route_revision)
 
     def _failed(self, step: str, number: int) -> NotWritten:
         code = "authority_no_space" if number in _NO_SPACE else "authority_write_failed"
@@ -277,7 +283,7 @@ class _Place:
     def read(self) -> tuple[bytes, os.stat_result]:
         return read_file(self._disk, self.dir_fd, self.name, self.shown, FILE_BYTES_MAX)
 
-    def replace(self, data: bytes) -> Done | Definite | Uncertain:
+    def replace(self, data: bytes) -> Outcome:
         return replace_file(self._disk, self.dir_fd, self.name, data)
 
     def check_directory_sync(self) -> None:
@@ -403,17 +409,17 @@ def create(path: str, boot: Projection, *, disk: Disk | None = None, allow_volat
                 write_seq=1,
             )
             outcome = place.replace(_encode_checked(record, boot))
-            match outcome:
-                case Done():
-                    return record
-                case Definite(step=step, errno=number):
-                    raise AuthorityError("route_state_unsafe", f"{path}: was not created: {_detail(step, number)}")
-                case Uncertain(step=step, errno=number):
-                    raise AuthorityError(
-                        "authority_write_uncertain",
-                        f"{path}: may or may not survive a power cut ({_detail(step, number)}); "
-                        "look with sndr router inspect, then start or run init again",
-                    )
+            if isinstance(outcome, Definite):
+                detail = _detail(outcome.step, outcome.errno)
+                raise AuthorityError("route_state_unsafe", f"{path}: was not created: {detail}")
+            if isinstance(outcome, Uncertain):
+                detail = _detail(outcome.step, outcome.errno)
+                raise AuthorityError(
+                    "authority_write_uncertain",
+                    f"{path}: may or may not survive a power cut ({detail}); "
+                    "look with sndr router inspect, then start or run init again",
+                )
+            return record
         finally:
             place.close()
 
