@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import ROOT, environment
+from tests.support.cli import ROOT, environment, run_cli
 
 _BLOCK = re.compile(r"(?:<!-- (?P<mark>[a-z: -]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
 _PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
@@ -57,3 +57,10 @@ def test_blocks_that_are_marked_to_run_do(page: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr}"
             if "explain" in text:  # the tours show the rule at work, not a fallback
                 assert "prod-gemma4-26b-multiconc  [rule]" in done.stdout
+
+
+def test_the_boot_file_of_the_tour_is_a_good_one(tmp_path: Path) -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "router.toml").write_text(toml)
+    done = run_cli("router", "check", "--config", "router.toml", "--without-env", cwd=tmp_path)
+    assert done.returncode == 0, done
