@@ -267,6 +267,7 @@ GOOD: dict[str, Change] = {
         ),
         table["workload_class_detection"]["classes"]["summarization"].update(trigger="input above twice the budget"),
     ),
+    "one in flight at the least": put("concurrency_mode_detection", "single_stream", to="1 <= in_flight <= 1"),
     "no buckets": drop("length_detection", "buckets"),
     "inferred": put("routing_rules", 0, "evidence_tag", to="inferred"),
     "a hash": put("content_sha256", to="0" * 64),
