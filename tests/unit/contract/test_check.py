@@ -402,5 +402,51 @@ def test_a_broken_row_does_not_hide_the_next() -> None:
         check_meaning(changed(change))
 
 
+def test_one_fault_does_not_hide_the_next() -> None:
+    def change(table: dict[str, Any]) -> None:
+        table["presets"][0]["default_for_family"] = 1  # not a default, and no reason to stop looking
+        table["presets"][4]["default_for_family"] = True
+        table["presets"][6]["default_for_family"] = True
+        table["routing_rules"][0]["when"].update(workload_class="x", concurrency_mode="y")
+        table["workload_class_detection"]["classes"]["tool_call"]["trigger"] = 5
+        table["workload_class_detection"]["classes"]["code_gen"]["trigger"] = ""
+        table["workload_class_detection"]["classes"] = {"x": {}, **table["workload_class_detection"]["classes"]}
+
+    meaning = [(f.pointer, f.code) for f in check_meaning(changed(change))]
+    assert meaning == [
+        ("/presets/4/default_for_family", "unknown_family"),
+        ("/presets/6/default_for_family", "second_default"),
+        ("/presets/6/default_for_family", "default_k"),
+        ("/workload_class_detection/classes/x", "unknown_class"),
+        ("/workload_class_detection/classes/code_gen/trigger", "blank"),
+    ]
+    structure = [f.pointer for f in check_structure(changed(change)) if f.code != "required"]
+    assert structure == [
+        "/presets/0/default_for_family",
+        "/routing_rules/0/when/workload_class",
+        "/routing_rules/0/when/concurrency_mode",
+        "/workload_class_detection/classes/tool_call/trigger",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (-7, "-7"),
+        (0.5, "0.5"),
+        ("x" * 500, "'xxx"),
+        ("\u2028", "'\\u2028'"),
+        ({}, "an object"),
+        ([], "an array"),
+    ],
+)
+def test_a_finding_shows_the_value(value: object, shown: str) -> None:
+    (found,) = check_structure(changed(put("presets", 0, "max_num_seqs", to=value)))
+    assert found.message.startswith(f"is {shown}")
+    assert len(found.message) < 150
+
+
 def test_one_place_is_named_once() -> None:
     assert [f.code for f in check_table(changed(put("fallback", "default_K", to=2)))] == ["value"]
