@@ -353,17 +353,13 @@ def change_document(change: ChangeSpec) -> dict[str, object]:
     Raises:
         ControlError: `change_too_large`.
     """
-    document: dict[str, object]
-    match change:
-        case AliasUpdate(aliases=aliases):
-            document = {
-                "aliases": {alias: {"tier": target.tier} for alias, target in aliases.items()},
-                "kind": "alias_update",
-            }
-        case TierReplacement(tiers=tiers):
-            document = {"kind": "tier_replacement", "tiers": {tier: thaw(patch) for tier, patch in tiers.items()}}
-        case Rollback():
-            document = {"kind": "rollback"}
+    document: dict[str, object] = {"kind": "rollback"}
+    if isinstance(change, AliasUpdate):
+        aliases = {alias: {"tier": target.tier} for alias, target in change.aliases.items()}
+        document = {"aliases": aliases, "kind": "alias_update"}
+    elif isinstance(change, TierReplacement):
+        tiers = {tier: thaw(patch) for tier, patch in change.tiers.items()}
+        document = {"kind": "tier_replacement", "tiers": tiers}
     _check_bound(canonical(document), "the change", CHANGE_BYTES_MAX)
     return document
 

@@ -209,9 +209,10 @@ def test_a_foreign_change_makes_the_authority_read_only(how: str, authority: Aut
     if how == "rewrite":
         path.write_bytes(content.replace(b"m1", b"m9"))
     elif how == "copy":
-        path.unlink()
-        path.write_bytes(content)
-        path.chmod(0o600)
+        copy = path.with_name("copy")
+        copy.write_bytes(content)
+        copy.chmod(0o600)
+        copy.replace(path)
     elif how == "shorter":
         os.truncate(path, 10)
     elif how == "mode":
