@@ -1,5 +1,7 @@
 """A gateway over its life: start, shutdown with running streams, leaks after aborts, neighbours of a bad server."""
 
+# ruff: noqa: SIM117 - one server per line reads better than all of them in one statement
+
 from __future__ import annotations
 
 import json

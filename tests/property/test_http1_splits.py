@@ -1,0 +1,169 @@
+"""However the bytes of a connection are split, the same messages come out; and what is refused stays refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import h11
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sndr.router.wire.http1 import Malformed, RequestReader, ResponseReader
+
+TOKEN = st.text("abcxyz019-", min_size=1, max_size=8)
+VALUE = st.text("ab 1;=/\t\xe9", max_size=12)
+BODY = st.binary(max_size=60) | st.sampled_from([b"\r\n\r\n", b"0\r\n\r\n", b"\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"])
+
+
+def chunked(parts: list[bytes], trailer: bool) -> bytes:
+    body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part)
+    return body + b"0\r\n" + (b"X-End: 1\r\n" if trailer else b"") + b"\r\n"
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[bytes, tuple[str, str, str, bytes]]:
+    path, query = draw(TOKEN), draw(TOKEN | st.just(""))
+    fields = draw(st.lists(st.tuples(TOKEN, VALUE), max_size=3))
+    head = f"POST /{path}{'?' + query if query else ''} HTTP/1.1\r\nHost: x\r\n"
+    head += "".join(f"x-{name}: {value}\r\n" for name, value in fields)
+    if draw(st.booleans()):
+        head += "Upgrade: h2c\r\nConnection: upgrade\r\n"
+    kind = draw(st.sampled_from(["none", "length", "chunked"]))
+    body = b"" if kind == "none" else draw(BODY)
+    if kind == "length":
+        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+    elif kind == "chunked":
+        at = draw(st.integers(0, len(body)))
+        tail = chunked([body[:at], body[at:]], draw(st.booleans()))
+        data = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode("latin-1") + tail
+    else:
+        data = f"{head}\r\n".encode("latin-1")
+    blank = b"\r\n" if draw(st.booleans()) else b""
+    return blank + data, ("POST", f"/{path}", query, body)
+
+
+def read_requests(pieces: list[bytes]) -> tuple[list[tuple[str, str, str, bytes]], Malformed | None]:
+    reader = RequestReader(32_768)
+    found: list[tuple[str, str, str, bytes]] = []
+    current: tuple[str, str, str] | None = None
+    body = b""
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            while True:
+                if current is None:
+                    head = reader.head()
+                    if head is None:
+                        break
+                    current, body = (head.method, head.path, head.query), b""
+                if not reader.complete:
+                    body += reader.body()
+                if not reader.complete:
+                    break
+                found.append((*current, body))
+                current = None
+    except Malformed as fault:
+        return found, fault
+    return found, None
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+@given(st.lists(requests(), min_size=1, max_size=4), st.lists(st.integers(0, 1000), max_size=12))
+def test_requests_split_anywhere(messages: list[tuple[bytes, tuple[str, str, str, bytes]]], cuts: list[int]) -> None:
+    data = b"".join(message for message, _ in messages)
+    found, fault = read_requests(split(data, cuts))
+    assert fault is None
+    assert found == [expected for _, expected in messages]
+
+
+@given(requests())
+def test_requests_byte_by_byte(message: tuple[bytes, tuple[str, str, str, bytes]]) -> None:
+    found, fault = read_requests([bytes([byte]) for byte in message[0]])
+    assert fault is None
+    assert found == [message[1]]
+
+
+ODD = st.lists(
+    st.sampled_from([
+        b"GET / HTTP/1.1\r\n", b"Host: x\r\n", b"\r\n", b"\n", b"\r", b" ", b"Content-Length: 3\r\n", b"abc",
+        b"3\r\nabc\r\n", b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n", b"A: b\r\n", b"\x00", b"HTTP/1.1",
+        b"POST /x HTTP/1.0\r\n", b":",
+    ]),
+    max_size=14,
+).map(b"".join)  # fmt: skip
+
+
+@given(ODD, st.lists(st.integers(0, 200), max_size=6))
+@example(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\r", [27])
+def test_verdict_does_not_depend_on_the_split(data: bytes, cuts: list[int]) -> None:
+    whole, whole_fault = read_requests([data])
+    pieces, pieces_fault = read_requests(split(data, cuts))
+    # A split can show a fault before a message's end is known, never hide one.
+    assert pieces == whole
+    assert (pieces_fault is None) == (whole_fault is None)
+
+
+@given(ODD)
+def test_what_is_accepted_h11_reads_alike(data: bytes) -> None:
+    found, _ = read_requests([data])
+    if not found:
+        return
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(data.lstrip(b"\r\n"))
+    for method, path, query, body in found:
+        head = connection.next_event()
+        assert isinstance(head, h11.Request)
+        assert head.method.decode() == method
+        assert head.target.decode() == path + (f"?{query}" if query else "")
+        theirs = b""
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            assert isinstance(event, h11.Data)
+            theirs += event.data
+        assert theirs == body
+        if connection.their_state is not h11.DONE:
+            return  # the message closes the connection
+        connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+        connection.send(h11.EndOfMessage())
+        if connection.our_state is not h11.DONE:
+            return
+        connection.start_next_cycle()
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> tuple[bytes, bytes, bool]:
+    body = draw(BODY)
+    informational = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" if draw(st.booleans()) else b""
+    kind = draw(st.sampled_from(["length", "chunked", "close"]))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: x\r\n"
+    if kind == "length":
+        return informational + head + b"Content-Length: %d\r\n\r\n" % len(body) + body, body, False
+    if kind == "close":
+        return informational + head + b"\r\n" + body, body, True
+    at = draw(st.integers(0, len(body)))
+    tail = chunked([body[:at], body[at:]], draw(st.booleans()))
+    return informational + head + b"Transfer-Encoding: chunked\r\n\r\n" + tail, body, False
+
+
+@given(responses(), st.lists(st.integers(0, 400), max_size=10), st.binary(min_size=0, max_size=4))
+def test_responses_split_anywhere(message: tuple[bytes, bytes, bool], cuts: list[int], surplus: bytes) -> None:
+    data, body, until_close = message
+    if until_close:
+        surplus = b""
+    reader = ResponseReader()
+    found = b""
+    for piece in split(data, cuts):
+        if piece and not reader.complete:
+            found += reader.receive(piece)
+    if until_close:
+        assert not reader.complete
+        reader.eof()
+    assert reader.complete
+    assert found == body
+    again = ResponseReader()
+    assert again.receive(data + surplus) == body
+    if again.complete and surplus.strip(b"\r\n"):
+        assert not again.reusable

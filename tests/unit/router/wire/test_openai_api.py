@@ -1,0 +1,112 @@
+"""Request bodies: what is read, what is replaced, and that everything else stays as it was sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sndr.router.wire.openai_api import Dialect, Refused, encode_error, encode_error_event, parse
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+SPECIAL = {"model", "stream", "stream_options", "tools", "functions", "background", "max_tokens",
+           "max_completion_tokens", "max_output_tokens"}  # fmt: skip
+
+
+@given(st.dictionaries(st.text(max_size=6).filter(lambda name: name not in SPECIAL), JSON, max_size=5), st.booleans())
+def test_other_members_arrive_unchanged_and_in_order(members: dict[str, object], escape: bool) -> None:
+    body = json.dumps({**members, "model": "A"}, ensure_ascii=escape)
+    try:
+        data = body.encode()
+    except UnicodeEncodeError:
+        data = json.dumps({**members, "model": "A"}).encode()
+    try:
+        sent = parse(data).encode(b'"m1"')
+    except Refused as refused:
+        assert refused.code == "invalid_json"  # a lone surrogate
+        assert b"\\ud" in data.lower()
+        return
+    assert json.loads(sent, object_pairs_hook=list) == json.loads(
+        json.dumps({**members, "model": "m1"}), object_pairs_hook=list
+    )
+
+
+def test_values_keep_their_bytes_and_repeats() -> None:
+    body = b'{"x" : [1.500,  {"a":"\\u00e9\xc3\xa9"}], "model":"A","x":1e3,"\\u0078":2}'
+    assert parse(body).encode(b'"m1"') == b'{"x":[1.500,  {"a":"\\u00e9\xc3\xa9"}],"model":"m1","x":1e3,"x":2}'
+    assert parse(body).encode(None).count(b'"model":"A"') == 1
+
+
+def test_usage_is_asked_for_beside_what_the_client_said() -> None:
+    ask = parse(b'{"model":"a","stream":true,"stream_options":{"x": [1]}}').encode(None, ask_usage=True)
+    assert json.loads(ask)["stream_options"] == {"x": [1], "include_usage": True}
+    ask = parse(b'{"model":"a","stream":true,"stream_options":null}').encode(None, ask_usage=True)
+    assert json.loads(ask)["stream_options"] == {"include_usage": True}
+    assert json.loads(parse(b'{"model":"a"}').encode(None, ask_usage=True))["stream_options"]["include_usage"]
+
+
+def test_extra_members_hard_and_soft() -> None:
+    body = parse(b'{"temperature":1,"model":"a","top_k":5}').encode(
+        b'"m"', force={"temperature": b"0", "seed": b"7"}, default={"top_k": b"1", "min_p": b"0.1", "seed": b"8"}
+    )
+    assert json.loads(body) == {"model": "m", "top_k": 5, "min_p": 0.1, "temperature": 0, "seed": 7}
+    assert body.count(b"temperature") == body.count(b"seed") == 1
+
+
+def test_every_limit_on_output_is_lowered() -> None:
+    request = parse(b'{"model":"a","max_tokens":5,"max_completion_tokens":900,"max_output_tokens":null}')
+    assert request.max_tokens == 900
+    assert json.loads(request.encode(None, output_limit=100)) == {
+        "model": "a", "max_tokens": 5, "max_completion_tokens": 100, "max_output_tokens": None,
+    }  # fmt: skip
+
+
+BAD = [
+    (b"", "invalid_json"), (b"null", "invalid_json"), (b"[]", "invalid_json"), (b'{"model":"a"} x', "invalid_json"),
+    (b'\xef\xbb\xbf{"model":"a"}', "invalid_json"), (b'{"model":"a","x":NaN}', "invalid_json"),
+    (b'{"model":"a","x":01}', "invalid_json"), (b'{"model":"a",}', "invalid_json"),
+    (b'{"model":"a","x":"\xed\xa0\x80"}', "invalid_json"), (b'{"model":"a","x":"\xc0\xaf"}', "invalid_json"),
+    (b'{"model":"a","x":"\\ud800"}', "invalid_json"), (b'{"model":"a","\\udc00":1}', "invalid_json"),
+    (b'{"model":"a","x":"\n"}', "invalid_json"), (b'{"x":' + b'{"a":' * 5000 + b"1" + b"}" * 5001, "invalid_json"),
+    (b"{}", "invalid_request"), (b'{"model":null}', "invalid_request"),
+    (b'{"model":"a","model":"a"}', "invalid_request"),
+    (b'{"model":"a","stream":1}', "invalid_request"), (b'{"model":"a","stream_options":[]}', "invalid_request"),
+    (b'{"model":"a","stream_options":{"include_usage":"x"}}', "invalid_request"),
+    (b'{"model":"a","max_tokens":1.5}', "invalid_request"), (b'{"model":"a","max_tokens":"5"}', "invalid_request"),
+    (b'{"model":"a","max_tokens":true}', "invalid_request"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "code"), BAD)
+def test_what_is_refused(body: bytes, code: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse(body)
+    assert (caught.value.status, caught.value.code) == (400, code)
+
+
+@pytest.mark.parametrize(("tools", "has"), [(b"null", False), (b"[ ]", False), (b"[{}]", True)])
+def test_tools(tools: bytes, has: bool) -> None:
+    assert parse(b'{"model":"a","tools":' + tools + b"}").has_tools is has
+
+
+def test_error_bodies_follow_the_dialect() -> None:
+    assert json.loads(encode_error(Dialect.OPENAI, 404, "model_not_found", "no", "model")) == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
+    }
+    assert json.loads(encode_error(Dialect.ANTHROPIC, 404, "x", "no")) == {
+        "type": "error", "error": {"type": "not_found_error", "message": "no"},
+    }  # fmt: skip
+    assert json.loads(encode_error(Dialect.PROBLEM, 404, "not_found", "no"))["code"] == "not_found"
+    kinds = [
+        json.loads(encode_error(Dialect.OPENAI, status, "c", "m"))["error"]["type"] for status in (401, 403, 429, 502)
+    ]
+    assert kinds == ["authentication_error", "permission_error", "rate_limit_error", "server_error"]
+    assert encode_error_event(Dialect.OPENAI, 502, "c", "m").startswith(b'data: {"error":')
+    assert encode_error_event(Dialect.ANTHROPIC, 502, "c", "m").startswith(b"event: error\ndata: ")
+    assert b'"sequence_number":8' in encode_error_event(Dialect.RESPONSES, 502, "c", "m", 8)

@@ -1,0 +1,86 @@
+"""Streams as they pass: the usage event is hidden, everything else is untouched, and the counts are read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sndr.router.wire.sse import HELD_MAX, StreamTail, UsageFilter, scan_json
+
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"\\"usage\\":{"},"finish_reason":null}],"usage":null}'
+LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+COUNTS = b'"usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}'
+USAGE = b'data: {"choices":[],' + COUNTS + b"}"
+BOTH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}],"usage":{"completion_tokens":6}}'
+EVENTS = [CHUNK, LAST, BOTH, b": comment", b"event: x\nid: 1\ndata: a\ndata: b", b"data: [DONE]", b'data: {"usage":{}}']
+
+
+@given(
+    st.lists(st.sampled_from([*EVENTS, USAGE]), max_size=8),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.lists(st.integers(0, 2000), max_size=10),
+    st.sampled_from([b"", b"data: unfinis", b"data: x\n"]),
+)
+def test_only_the_usage_event_is_hidden(events: list[bytes], eol: bytes, cuts: list[int], tail: bytes) -> None:
+    def encode(chosen: list[bytes]) -> bytes:
+        return b"".join(event.replace(b"\n", eol) + eol + eol for event in chosen)
+
+    data = encode(events) + tail
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    stream = UsageFilter()
+    found = b"".join(stream.feed(data[start:end]) for start, end in pairwise(places) if end > start)
+    assert found + stream.flush() == encode([event for event in events if event != USAGE]) + tail
+    if USAGE in events and BOTH not in events:
+        scan = stream.scan(events=True)
+        assert (scan.prompt_tokens, scan.completion_tokens, scan.cached_tokens) == (3, 5, 2)
+
+
+def test_a_plain_tail_changes_nothing_and_stays_small() -> None:
+    stream = StreamTail()
+    for _ in range(2000):
+        assert stream.feed(CHUNK + b"\n\n") == CHUNK + b"\n\n"
+    stream.feed(LAST + b"\n\n" + USAGE + b"\n\n")
+    assert len(stream.text()) < 80_000
+    scan = stream.scan(events=True)
+    assert (scan.prompt_tokens, scan.completion_tokens, scan.finish_reason) == (3, 5, "stop")
+
+
+def test_an_event_too_large_to_hold_passes() -> None:
+    stream = UsageFilter()
+    large = b"data: " + b"x" * (HELD_MAX + 10)
+    assert stream.feed(large) == large
+    assert stream.feed(b"y\n\n") == b"y\n\n"
+    assert stream.feed(USAGE + b"\n\n") == b""
+
+
+def test_what_the_reader_has_seen_of_an_event() -> None:
+    stream = StreamTail()
+    assert not stream.ends_inside_event()
+    stream.feed(b"data: a\n")
+    assert stream.ends_inside_event()
+    stream.feed(b"\n")
+    assert not stream.ends_inside_event()
+    stream.feed(b'data: {"sequence_number": 41}\n\n')
+    assert stream.next_sequence_number() == 42
+
+
+def test_json_answers() -> None:
+    scan = scan_json(b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}')
+    assert (scan.prompt_tokens, scan.completion_tokens, scan.finish_reason) == (1, 2, "stop")
+    scan = scan_json(
+        b'{"stop_reason":"end_turn","usage":{"input_tokens":1,"output_tokens":2,"cache_read_input_tokens":1}}'
+    )
+    assert (scan.prompt_tokens, scan.completion_tokens, scan.cached_tokens, scan.finish_reason) == (1, 2, 1, "end_turn")
+    scan = scan_json(b'ing"},"finish_reason":"length"}],"usage":{"prompt_tokens":7,"completion_tokens":8}}')
+    assert (scan.prompt_tokens, scan.completion_tokens, scan.finish_reason) == (7, 8, "length")
+    for odd in (
+        b"",
+        b"[]",
+        b"{",
+        b'{"usage":[]}',
+        b'{"usage":{"prompt_tokens":-1}}',
+        b'{"usage":{"prompt_tokens":true}}',
+    ):
+        assert scan_json(odd).prompt_tokens is None
