@@ -435,10 +435,10 @@ class MapOf:
 
     def read(self, node: Node, path: str, sink: Sink) -> dict[str, Any] | None:
         """Return the mapping in file order."""
+        before = len(sink.findings)
         pairs = _pairs(node, path, sink, self.describe())
         if pairs is None:
             return None
-        before = len(sink.findings)
         values: dict[str, Any] = {}
         for name, (key, child) in pairs.items():
             if sink.full:
@@ -514,10 +514,10 @@ class Block:
 
     def read(self, node: Node, path: str, sink: Sink) -> dict[str, Any] | None:
         """Return every field's value, absent ones with their default."""
+        before = len(sink.findings)
         pairs = _pairs(node, path, sink, "a mapping")
         if pairs is None:
             return None
-        before = len(sink.findings)
         prefix = f"{path}." if path else ""
         for name in [name for name in pairs if name not in self.known]:
             if sink.full:

@@ -35,6 +35,8 @@ BAD_FILES = {
     "bare tag": ("title: ! x\n", "1:8", "tags are not allowed"),
     "tab indent": ("requires:\n\tmin_gpu_count: 1\n", "2:1", "(document): a tab in the indentation"),
     "tab after blanks": ("requires:\n  a: 1\n \tb: 2\n", "3:2", "(document): a tab in the indentation"),
+    "tab before a comment": ("title: x\t# note\n", "1:9", "(document): a tab; write blanks"),
+    "tab in a word": ("a: 1\ntitle: x\ty\n", "2:9", "(document): a tab; write blanks"),
     "second document": ("title: x\n---\ntitle: y\n", "2:1", "(document): a second document starts here"),
     "directive": ("%YAML 1.1\n---\ntitle: x\n", "1:1", "(document): a % directive"),
     "tag directive": ("%TAG ! tag:x,2000:\n---\ntitle: x\n", "1:1", "(document): a % directive"),

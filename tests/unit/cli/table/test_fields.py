@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sndr.cli.table.fields import SCALAR, Finding, Int, Node, Number, Prose, Sink, Text, hint, near
+from sndr.cli.table.catalog import parse_yaml
+from sndr.cli.table.fields import SCALAR, Block, Field, Finding, Int, MapOf, Node, Number, Prose, Sink, Text, hint, near
 from tests.support.catalog import Spot, spots
 
 NUMBERS = [spot for spot in spots() if isinstance(spot.reader, (Int, Number))]
@@ -50,3 +51,11 @@ def test_a_hint_names_twenty_words_and_the_near_one() -> None:
     assert hint("wrd29", words) == f"allowed: {', '.join(words[:20])}, ... (30 in all) (did you mean word29?)"
     assert hint("x", []) == "allowed: none"
     assert near("zzz", words) is None
+
+
+@pytest.mark.parametrize("text", [b"a: 1\na: 2\n", b"a: 1\n? [b]\n: 2\n", b"a: 1\nb: 2\n"])
+@pytest.mark.parametrize("reader", [Block([Field("a", Int(0, 9))]), MapOf(Int(0, 9), "a", "the letter a")])
+def test_a_block_with_a_fault_in_its_keys_has_no_value(text: bytes, reader: Block | MapOf) -> None:
+    sink = Sink("f", [])
+    assert reader.read(parse_yaml(text), "", sink) is None
+    assert len(sink.findings) == 1
