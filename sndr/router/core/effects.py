@@ -289,11 +289,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """Nothing changed on disk."""
+    """Nothing changed on disk; `code` says why, as the caller is told."""
 
     ticket: int
+    code: Code = Code.AUTHORITY_WRITE_FAILED
     at_ms: int = 0
-    no_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)

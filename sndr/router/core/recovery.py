@@ -49,6 +49,7 @@ class AttentionCode(StrEnum):
     VERIFY_PENDING = "verify_pending"
     WRITE_FAILED = "write_failed"
     WRITE_UNCERTAIN = "write_uncertain"
+    READ_ONLY = "authority_read_only"
     CHANGED_EXTERNALLY = "authority_changed_externally"
     PATH_MOVED = "authority_path_moved"
     LOCK_LOST = "authority_lock_lost"
@@ -62,7 +63,11 @@ class Attention:
     code: AttentionCode
 
 
-READ_ONLY: Final = frozenset({AttentionCode.CHANGED_EXTERNALLY, AttentionCode.PATH_MOVED, AttentionCode.LOCK_LOST})
+READ_ONLY: Final = frozenset(
+    {AttentionCode.READ_ONLY, AttentionCode.CHANGED_EXTERNALLY, AttentionCode.PATH_MOVED, AttentionCode.LOCK_LOST}
+)
+"""The file is no longer what this process left there: nothing is written any more, only a restart looks again."""
+
 
 _BEFORE_COMMIT: Final = (Action.RESUME, Action.CANCEL)
 _DRAIN_RAN_OUT: Final = (Action.DRAIN, *_BEFORE_COMMIT)

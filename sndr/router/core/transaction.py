@@ -553,8 +553,6 @@ def _open(machine: Machine, event: fx.Open) -> Outcome:
 
 def _start_failed(machine: Machine, event: fx.WriteFailed | fx.WriteUncertain | fx.WriteRefused) -> Outcome:
     match event:
-        case fx.WriteFailed(no_space=no_space):
-            code = Code.AUTHORITY_NO_SPACE if no_space else Code.AUTHORITY_WRITE_FAILED
         case fx.WriteUncertain():
             code = Code.AUTHORITY_WRITE_UNCERTAIN
         case _:
@@ -777,7 +775,7 @@ def _refused(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> Outco
     """Reply for a write that changed nothing and needs no recovery, unless the authority is no longer ours."""
     if isinstance(event, fx.WriteRefused):
         return _halt(machine, AttentionCode(event.code.value), event.code, event.at_ms)
-    return _end(machine, Code.AUTHORITY_NO_SPACE if event.no_space else Code.AUTHORITY_WRITE_FAILED)
+    return _end(machine, event.code)
 
 
 def _drained(machine: Machine, event: fx.LeasesReleased | fx.DrainProgressed | fx.DrainTimedOut) -> rc.Receipt:
@@ -894,8 +892,7 @@ def _write_failed(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> 
     undone = _undone(machine)
     if isinstance(event, fx.WriteRefused):
         return _halt(undone, AttentionCode(event.code.value), event.code, event.at_ms)
-    code = Code.AUTHORITY_NO_SPACE if event.no_space else Code.AUTHORITY_WRITE_FAILED
-    return _halt(undone, AttentionCode.WRITE_FAILED, code, event.at_ms)
+    return _halt(undone, AttentionCode.WRITE_FAILED, event.code, event.at_ms)
 
 
 def _uncertain(machine: Machine, event: fx.WriteUncertain | fx.WriteFailed | fx.WriteRefused) -> Outcome:

@@ -166,7 +166,7 @@ def test_recovery_is_total_and_says_what_the_design_says() -> None:
     ("fact", "values", "code"),
     [
         (fx.WriteFailed, {}, Code.AUTHORITY_WRITE_FAILED),
-        (fx.WriteFailed, {"no_space": True}, Code.AUTHORITY_NO_SPACE),
+        (fx.WriteFailed, {"code": Code.AUTHORITY_NO_SPACE}, Code.AUTHORITY_NO_SPACE),
         (fx.WriteUncertain, {}, Code.AUTHORITY_WRITE_UNCERTAIN),
         (fx.WriteRefused, {"code": Code.AUTHORITY_LOCK_LOST}, Code.AUTHORITY_LOCK_LOST),
     ],
@@ -206,7 +206,7 @@ def test_alias_update_is_refused_for_what_its_target_is() -> None:
         (fails(fx.ProbeReady, fx.TargetsUnready), Code.TARGET_NOT_READY),
         (fails(fx.CheckAdmitting, fx.TargetsNotAdmitting), Code.TARGET_NOT_ADMITTING),
         (fails(fx.Persist, fx.WriteFailed), Code.AUTHORITY_WRITE_FAILED),
-        (fails(fx.Persist, fx.WriteFailed, no_space=True), Code.AUTHORITY_NO_SPACE),
+        (fails(fx.Persist, fx.WriteFailed, code=Code.AUTHORITY_NO_SPACE), Code.AUTHORITY_NO_SPACE),
     ):
         after, effects = run(machine, command, answer)
         assert reply(effects) is code
@@ -369,14 +369,12 @@ def test_while_something_is_awaited_other_mutations_are_told_so() -> None:
 
 
 @pytest.mark.req("R32")
-@pytest.mark.parametrize("no_space", [False, True])
-def test_a_hold_that_was_not_written_is_taken_back(no_space: bool) -> None:
+@pytest.mark.parametrize("code", [Code.AUTHORITY_WRITE_FAILED, Code.AUTHORITY_NO_SPACE, Code.CHANGE_TOO_LARGE])
+def test_a_hold_that_was_not_written_is_taken_back(code: Code) -> None:
     machine = started()
-    after, effects = run(
-        machine, replacement(machine, {"a": "m2"}), fails(fx.Persist, fx.WriteFailed, no_space=no_space)
-    )
+    after, effects = run(machine, replacement(machine, {"a": "m2"}), fails(fx.Persist, fx.WriteFailed, code=code))
     assert names(effects) == ["CloseGate", "W1", "OpenGate", "Reply"]
-    assert reply(effects) is (Code.AUTHORITY_NO_SPACE if no_space else Code.AUTHORITY_WRITE_FAILED)
+    assert reply(effects) is code
     assert (after.state, after.gated, after.attention) == (State.IDLE, (), None)
 
 
@@ -480,8 +478,8 @@ def test_two_tiers_are_one_transaction() -> None:
 )
 def test_a_later_write_that_failed_leaves_the_step_before(kind: fx.WriteKind, standing: Standing) -> None:
     machine = started()
-    for values, code in (({}, Code.AUTHORITY_WRITE_FAILED), ({"no_space": True}, Code.AUTHORITY_NO_SPACE)):
-        after, effects = run(machine, replacement(machine, {"a": "m2"}), write(kind, fx.WriteFailed, **values))
+    for code in (Code.AUTHORITY_WRITE_FAILED, Code.AUTHORITY_NO_SPACE):
+        after, effects = run(machine, replacement(machine, {"a": "m2"}), write(kind, fx.WriteFailed, code=code))
         assert reply(effects) is code
         assert after.standing is standing
         assert after.gated == ("a",)
