@@ -589,7 +589,6 @@ def test_rollback_from_idle_needs_earlier_servers_that_can_be_identified() -> No
 
 
 @pytest.mark.req("R84")
-@pytest.mark.scenario("S5")
 def test_rollback_of_a_commit_reuses_its_hold() -> None:
     machine = unverified()
     after, effects = run(machine, undo(machine))
@@ -633,7 +632,6 @@ def reassert(machine: Machine, shown: rc.Record | None) -> fx.Reassert:
 
 
 @pytest.mark.req("R43", "R69", "R89")
-@pytest.mark.scenario("S12")
 @pytest.mark.parametrize(
     ("kind", "standing"),
     [
@@ -743,7 +741,6 @@ def evidence(**changes: str) -> rc.Evidence:
 
 
 @pytest.mark.req("R103", "R104", "R105")
-@pytest.mark.scenario("S4")
 def test_a_managed_change_is_prepared_and_resumed_with_evidence() -> None:
     machine = prepared(managed=True)
     assert machine.receipt is not None
