@@ -87,6 +87,35 @@ def test_requests_byte_by_byte(message: tuple[bytes, tuple[str, str, str, bytes]
     assert found == [message[1]]
 
 
+LENGTHS = st.lists(st.sampled_from([b"0", b"3", b"03", b"+3", b" 3", b"3 ", b"", b"3, 3", b"-0", b"1_0"]), max_size=5)
+
+
+@given(LENGTHS, st.sampled_from([b"", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: x\r\n"]))
+def test_a_repeated_head_is_checked_as_a_new_one(lengths: list[bytes], more: bytes) -> None:
+    """A reader remembers the last head; it must find what a reader that remembers nothing finds."""
+
+    def message(length: bytes, extra: bytes) -> bytes:
+        return b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n" + extra + b"\r\n" + b"abc"
+
+    messages = [message(length, b"") for length in [b"3", *lengths]] + [message(b"3", more)]
+    remembering = RequestReader(32_768)
+    for data in messages:
+        fresh = RequestReader(32_768)
+        verdicts: list[object] = []
+        for reader in (remembering, fresh):
+            reader.feed(data)
+            try:
+                head = reader.head()
+                assert head is not None
+                body = b"" if reader.complete else reader.body()
+                verdicts.append((head.method, head.path, head.content_length, head.has_body, head.chunked, body))
+            except Malformed as fault:
+                verdicts.append(fault.status)
+        assert verdicts[0] == verdicts[1]
+        if not isinstance(verdicts[0], tuple) or remembering.buffered or not remembering.complete:
+            return
+
+
 ODD = st.lists(
     st.sampled_from([
         b"GET / HTTP/1.1\r\n", b"Host: x\r\n", b"\r\n", b"\n", b"\r", b" ", b"Content-Length: 3\r\n", b"abc",

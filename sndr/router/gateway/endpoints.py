@@ -192,6 +192,22 @@ class Context:
             self.client.running -= 1
 
 
+class _Accepted:
+    """What followed from a head that was accepted, its length aside.
+
+    Attributes:
+        fields: Its lines as they are sent on; made when first needed.
+    """
+
+    __slots__ = ("client", "endpoint", "fields", "request_id")
+
+    def __init__(self, endpoint: Endpoint, client: Client, request_id: str | None) -> None:
+        self.endpoint = endpoint
+        self.client = client
+        self.request_id = request_id
+        self.fields: bytes | None = None
+
+
 class Gateway:
     """The data plane: implements the server's `Application`."""
 
@@ -233,13 +249,21 @@ class Gateway:
 
     def accept_head(self, connection: Connection, head: RequestHead) -> int:
         """Check everything that needs no body, in the documented order."""
+        memo = head.memo
+        if memo is not None and not self.stopping:
+            # The same head as last time, but for its length: the same verdict.
+            length = head.content_length
+            if length is not None and length <= self._max_body_bytes:
+                context = connection.context = Context(head, memo.request_id or self._new_id(), time.monotonic())
+                context.role = "client"
+                context.client = memo.client
+                context.client_id = memo.client.id
+                context.endpoint = memo.endpoint
+                context.dialect = memo.endpoint.dialect
+                return self._max_body_bytes
         given = head.fields.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given) is not None:
-            request_id = given.decode()
-        else:
-            self._id_count += 1
-            request_id = f"{self._id_prefix}{self._id_count:08x}"
-        context = connection.context = Context(head, request_id, time.monotonic())
+        given_id = given.decode() if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
+        context = connection.context = Context(head, given_id or self._new_id(), time.monotonic())
         path = head.path
         try:
             endpoint = ROUTED.get(path)
@@ -264,6 +288,8 @@ class Gateway:
             if self.stopping:
                 raise Refused(503, "shutting_down", "the gateway is shutting down", retry_after_s=1)
             context.endpoint = endpoint
+            assert context.client is not None
+            head.memo = _Accepted(endpoint, context.client, given_id)
         except Refused as refused:
             self.refused(context, None, None, "refused", refused.status, refused.code)
             self.send_refusal(connection, context, refused)

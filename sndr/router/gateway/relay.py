@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sndr.router.gateway.endpoints import Context, Gateway
     from sndr.router.net.server import Connection
     from sndr.router.net.upstream import UpstreamPool
-    from sndr.router.wire.http1 import ResponseHead
+    from sndr.router.wire.http1 import RequestHead, ResponseHead
     from sndr.router.wire.openai_api import ChatRequest
 
 __all__ = ["Backend", "Exchange", "Timeouts"]
@@ -100,22 +100,29 @@ class Backend:
         head = context.head
         endpoint = context.endpoint
         assert endpoint is not None
-        dropped = _NOT_SENT_ON
-        connection = head.fields.get(b"connection")
-        if connection is not None and connection not in (b"keep-alive", b"close", b"Keep-Alive"):
-            dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
-        fields = [line for name, _, line in head.headers if name not in dropped]
+        memo = head.memo
+        if memo.fields is None:
+            memo.fields = _sent_on(head)
         query = b"?" + head.query.encode() if head.query else b""
         return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             self._origin_line if endpoint.at_origin else self._base,
             endpoint.upstream_path,
             query,
             self._tail,
-            b"".join(fields),
+            memo.fields,
             context.request_id.encode(),
             len(body),
             body,
         )
+
+
+def _sent_on(head: RequestHead) -> bytes:
+    """The client's fields that the server gets to see."""
+    dropped = _NOT_SENT_ON
+    connection = head.fields.get(b"connection")
+    if connection is not None and connection not in (b"keep-alive", b"close", b"Keep-Alive"):
+        dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
+    return b"".join([line for name, _, line in head.headers if name not in dropped])
 
 
 def _members(value: Mapping[str, Any] | None) -> dict[str, bytes] | None:
@@ -322,7 +329,9 @@ class Exchange:
             self._outcome = "upstream_error"
             self._error_code = "upstream_error"
         self._status = status
-        fields = b"".join([line for name, _, line in head.headers if name not in _NOT_SENT_BACK])
+        fields = head.memo
+        if fields is None:
+            fields = head.memo = b"".join([line for name, _, line in head.headers if name not in _NOT_SENT_BACK])
         fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
         if gateway.receipts or self._snapshot.route_revision is not None:
             fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from sndr.router.net.flow import Ticker
-from sndr.router.wire.http1 import Malformed, ResponseHead, ResponseReader
+from sndr.router.wire.http1 import HeadMemory, Malformed, ResponseHead, ResponseReader
 
 __all__ = ["Call", "Failure", "Origin", "UpstreamClient", "UpstreamPool"]
 
@@ -107,11 +107,12 @@ class Call:
 class UpstreamConnection(asyncio.Protocol):
     """One connection to a server."""
 
-    __slots__ = ("_call", "_paused", "_pool", "_reader", "_transport", "_used", "address", "idle_since")
+    __slots__ = ("_call", "_memory", "_paused", "_pool", "_reader", "_transport", "_used", "address", "idle_since")
 
     def __init__(self, pool: UpstreamPool, address: str) -> None:
         self._pool = pool
         self._transport: Any = None
+        self._memory = HeadMemory()
         self._call: Call | None = None
         self._reader: ResponseReader | None = None
         self._paused = False
@@ -122,7 +123,7 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, call: Call) -> None:
         """Start an exchange."""
         self._call = call
-        self._reader = ResponseReader()
+        self._reader = ResponseReader(memory=self._memory)
         call.connection = self
         self._pool.active.add(self)
         self._transport.write(call.data)

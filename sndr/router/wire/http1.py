@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
-__all__ = ["Malformed", "RequestHead", "RequestReader", "ResponseHead", "ResponseReader", "reason_phrase"]
+__all__ = ["HeadMemory", "Malformed", "RequestHead", "RequestReader", "ResponseHead", "ResponseReader", "reason_phrase"]
 
 # A path and a query, or (third group) a target in another form.
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) (?:(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?|([!-~]+)) HTTP/1\.([01])\r\n")
@@ -93,8 +93,28 @@ def _split(block: bytes) -> list[Field]:
     return fields
 
 
+def _without_length(raw: bytes) -> tuple[bytes, bytes | None]:
+    """A head without its content-length line, as it is commonly written, and the value that stood there.
+
+    Peers repeat their heads with no other difference than this line. Whoever has checked one head need not check the
+    next one again when what this returns is the same and the length is a plain number: the checked head had exactly
+    one such line, and has it still.
+    """
+    at = raw.find(b"\r\ncontent-length: ")
+    if at < 0:
+        at = raw.find(b"\r\nContent-Length: ")
+        if at < 0:
+            return raw, None
+    end = raw.find(b"\r\n", at + 18)
+    return raw[:at] + raw[end:], raw[at + 18 : end]
+
+
+def _is_length(text: bytes) -> bool:
+    return len(text) <= 15 and text.isdigit()
+
+
 class RequestHead:
-    """A request without its body.
+    """A request without its body. The reader may use one object again for the next request of its connection.
 
     Attributes:
         method: Upper-case token.
@@ -108,15 +128,17 @@ class RequestHead:
         chunked: The body is chunked.
         has_body: Whether any body byte may follow.
         expects_continue: The client waits for a 100 before it sends the body.
+        memo: For the application: what it concluded from everything but the length; kept while heads repeat.
     """
 
     __slots__ = (
         "chunked", "content_length", "expects_continue", "fields", "has_body", "headers", "http10", "keep_alive",
-        "method", "path", "query",
+        "memo", "method", "path", "query",
     )  # fmt: skip
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
         method, path, query, target, minor = line.groups()
+        self.memo: Any = None
         self.method: str = method.decode()
         self.http10 = http10 = minor == b"0"
         self.headers = headers
@@ -235,11 +257,16 @@ class RequestReader:
     and `complete` says when the request ended. Bytes that follow stay in the reader until the next `head()`.
     """
 
-    __slots__ = ("_buffer", "_chunk_parser", "_chunks", "_head_max", "_left", "_searched", "_tail", "complete")
+    __slots__ = (
+        "_buffer", "_chunk_parser", "_chunks", "_head_max", "_known", "_known_key", "_left", "_searched", "_tail",
+        "complete",
+    )  # fmt: skip
 
     def __init__(self, head_max_bytes: int) -> None:
         self._buffer = b""
         self._head_max = head_max_bytes
+        self._known: RequestHead | None = None
+        self._known_key = b""
         self._searched = 0
         self._left = 0
         self._chunk_parser: httptools.HttpRequestParser | None = None
@@ -273,22 +300,19 @@ class RequestReader:
         if end > self._head_max:
             raise Malformed("the request head is too large", 431)
         raw = buffer[:end]
-        line = _REQUEST_LINE.match(raw)
-        if line is None:
-            raise self._bad_line(raw)
-        try:
-            httptools.HttpRequestParser(_SYNTAX).feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            pass  # the field is ignored
-        except httptools.HttpParserError:
-            raise Malformed("malformed request head") from None
-        start = line.end()
-        headers = _split(raw[start:-4]) if start + 4 <= end else []
-        if len(headers) > HEADERS_MAX:
-            raise Malformed("too many header fields", 431)
-        head = RequestHead(line, headers)
         self._searched = 0
         self._buffer = buffer[end:]
+        key, length = _without_length(raw)
+        head = self._known
+        if head is not None and key == self._known_key and length is not None and _is_length(length):
+            head.content_length = self._left = int(length)
+            head.has_body = self._left > 0
+            self.complete = not self._left
+            return head
+        head = self._parse(raw)
+        # Only heads whose one difference can be the length are remembered.
+        self._known = head if length is not None and not head.chunked and not head.expects_continue else None
+        self._known_key = key
         if head.chunked:
             self._chunks = _Chunks()
             self._chunk_parser = httptools.HttpRequestParser(self._chunks)
@@ -299,6 +323,22 @@ class RequestReader:
             self._left = head.content_length or 0
             self.complete = not self._left
         return head
+
+    def _parse(self, raw: bytes) -> RequestHead:
+        line = _REQUEST_LINE.match(raw)
+        if line is None:
+            raise self._bad_line(raw)
+        try:
+            httptools.HttpRequestParser(_SYNTAX).feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            pass  # the field is ignored
+        except httptools.HttpParserError:
+            raise Malformed("malformed request head") from None
+        start = line.end()
+        headers = _split(raw[start:-4]) if start + 4 <= len(raw) else []
+        if len(headers) > HEADERS_MAX:
+            raise Malformed("too many header fields", 431)
+        return RequestHead(line, headers)
 
     def body(self) -> bytes:
         """Body bytes that have arrived since the last call; sets `complete` at the end of the request.
@@ -406,7 +446,7 @@ def _feed_chunks(feed: Callable[[bytes], object], chunks: _Chunks, tail: bytes, 
 
 
 class ResponseHead:
-    """A response without its body.
+    """A response without its body. Readers that share a memory may use one object again.
 
     Attributes:
         status: Three digits.
@@ -414,11 +454,14 @@ class ResponseHead:
         fields: The same as a mapping; of a repeated name the last value.
         content_length: Announced length; None when there is none.
         chunked: The body is chunked.
+        keep_alive: The connection may carry another request after the body, if the body's end is known.
+        memo: For the application: what it concluded from everything but the length; kept while heads repeat.
     """
 
-    __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "status")
+    __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "keep_alive", "memo", "status")
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
+        self.memo: Any = None
         self.http10 = line[1] == b"0"
         self.status = int(line[2])
         self.headers = headers
@@ -437,6 +480,22 @@ class ResponseHead:
             self.chunked = True
         if len(fields) != len(headers):
             _refuse_repeats(headers)
+        connection = fields.get(b"connection")
+        if connection is None:
+            self.keep_alive = not self.http10
+        else:
+            options = _tokens(value for name, value, _ in headers if name == b"connection")
+            self.keep_alive = b"close" not in options and (not self.http10 or b"keep-alive" in options)
+
+
+class HeadMemory:
+    """The last head of an upstream connection, for the readers of its responses."""
+
+    __slots__ = ("head", "key")
+
+    def __init__(self) -> None:
+        self.head: ResponseHead | None = None
+        self.key = b""
 
 
 class ResponseReader:
@@ -455,6 +514,7 @@ class ResponseReader:
         "_feed",
         "_head_only",
         "_left",
+        "_memory",
         "_until_eof",
         "begun",
         "complete",
@@ -462,8 +522,9 @@ class ResponseReader:
         "reusable",
     )  # fmt: skip
 
-    def __init__(self, *, head_only: bool = False) -> None:
+    def __init__(self, *, head_only: bool = False, memory: HeadMemory | None = None) -> None:
         self._buffer = b""
+        self._memory = memory
         self._head_only = head_only
         self._feed: Callable[[bytes], object] | None = None
         self._chunks: _Chunks | None = None
@@ -552,6 +613,19 @@ class ResponseReader:
             end += 4
             raw = buffer[:end]
             buffer = buffer[end:]
+            memory = self._memory
+            if memory is not None:
+                key, length = _without_length(raw)
+                known = memory.head
+                if known is not None and key == memory.key and length is not None and _is_length(length):
+                    known.content_length = self._left = int(length)
+                    self.reusable = known.keep_alive
+                    self._buffer = b""
+                    self.complete = not self._left
+                    if self.complete and buffer:
+                        self.reusable = False
+                    self.head = known
+                    return buffer
             line = _STATUS_LINE.match(raw)
             if line is None or end > RESPONSE_HEAD_MAX:
                 raise Malformed("malformed status line")
@@ -571,12 +645,11 @@ class ResponseReader:
         if len(headers) > HEADERS_MAX:
             raise Malformed("too many header fields")
         head = ResponseHead(line, headers)
-        connection = head.fields.get(b"connection")
-        if connection is None:
-            self.reusable = not head.http10
-        else:
-            options = _tokens(value for name, value, _ in head.headers if name == b"connection")
-            self.reusable = b"close" not in options and (not head.http10 or b"keep-alive" in options)
+        self.reusable = head.keep_alive
+        if memory is not None:
+            remembered = length is not None and head.status not in (204, 304)
+            memory.head = head if remembered else None
+            memory.key = key
         if self._head_only or head.status in (204, 304):
             self.complete = True
         elif head.chunked:
