@@ -1,4 +1,4 @@
-"""The official `openai` client against real processes: what it sends arrives, what it raises is what the gateway said."""
+"""The official `openai` client against real processes: what it sends arrives, what it raises is what we said."""
 
 from __future__ import annotations
 
@@ -166,7 +166,10 @@ def test_limit_is_lowered_and_said(client: openai.OpenAI) -> None:
     assert usage.completion_tokens == 64
 
 
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+    "rkJggg=="
+)
 RICH: dict[str, Any] = {
     "messages": [
         {"role": "system", "content": "käse 👋 ﷽"},
@@ -340,10 +343,15 @@ def test_a_stream_that_fails_raises_and_does_not_finish(client: openai.OpenAI, g
     )
     request_id = stream.response.headers["x-request-id"]
     text, finishes = "", []
-    with pytest.raises(openai.APIError) as caught:
+
+    def read() -> None:
+        nonlocal text
         for chunk in stream:
             text += chunk.choices[0].delta.content or ""
             finishes.append(chunk.choices[0].finish_reason)
+
+    with pytest.raises(openai.APIError) as caught:
+        read()
     assert numbered(9).startswith(text)
     assert text
     assert set(finishes) == {None}

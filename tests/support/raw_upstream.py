@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -97,7 +98,8 @@ class RawUpstream:
         self._socket.close()
         with self._more:
             for sock in tuple(self._open):
-                _quiet(sock.shutdown, socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while not self._stopping:
@@ -124,7 +126,7 @@ class RawUpstream:
                 exchange.closed.set()
             with self._more:
                 self._open.discard(sock)
-            _quiet(sock.close)
+            sock.close()
 
     def _converse(self, sock: socket.socket, number: int, mine: list[Exchange]) -> None:
         buffer = b""
@@ -165,13 +167,6 @@ class RawUpstream:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return False
         return True
-
-
-def _quiet(call: object, *args: object) -> None:
-    try:
-        call(*args)  # type: ignore[operator]
-    except OSError:
-        pass
 
 
 @contextmanager
