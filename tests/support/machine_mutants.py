@@ -275,6 +275,46 @@ MUTANTS: Final = (
     Mutant("shutdown_releases", "INV-7", after(_shutdown_releases), bounds=replace(SMALL, shutdown=True)),
 )
 
+WHAT: Final = {
+    "no_boot_resync": "a start publishes what it sees, without writing it again",
+    "publish_before_commit": "the new revision is published before its write",
+    "no_dirsync": "a write is acknowledged after the rename",
+    "ignore_dirsync_error": "a failed directory fsync counts as success",
+    "release_before_write": "the gate opens before the end of the hold is durable",
+    "restart_forgets_hold": "a start publishes without closing the gates of the hold",
+    "gate_after_write": "the gate closes after the hold is written, not before",
+    "late_binder": "a request that resolved before a replacement binds to the retired runtime after it",
+    "no_lease_drain": "the drain does not wait for leases",
+    "no_row_drain": "the drain does not count unresolved rows",
+    "no_identity": "readmission without proof of the new server",
+    "cancel_no_verify": "cancellation without proof of the original server",
+    "rollback_moves_back": "a rollback writes the earlier revision number",
+    "no_reverify": "a re-asserted end of a hold opens the gate without a new proof",
+    "no_reopen": "a hold that was not written leaves its gate closed",
+    "uncertain_hold_reopens": "a hold of unknown outcome is taken for one that failed",
+    "uncertain_readmit_opens": "a readmission of unknown outcome is taken for done",
+    "uncertain_cancel_opens": "a cancellation of unknown outcome is taken for done",
+    "publish_on_uncertain_commit": "a commit of unknown outcome is published",
+    "publish_on_uncertain_alias": "an alias update of unknown outcome is published",
+    "serve_before_resync": "a start serves while its first write is in flight",
+    "no_filesync": "the rename does not wait for the file's fsync",
+    "attention_seq_ignored": "a preview from before the failure is accepted after it",
+    "write_seq_ignored": "a preview from before a durable write is accepted after it",
+    "recovery_not_required": "an ordinary preview is accepted under attention",
+    "preview_replayed": "a used preview is carried out again",
+    "automatic_rollback": "a failed verification rolls back by itself",
+    "alias_during_hold": "an alias update is accepted while a transaction is open",
+    "commit_drops_hold": "the commit writes the new routes without the hold",
+    "publish_old_content": "the new number is published with the old routes",
+    "keep_old_runtime": "a replaced tier keeps the runtime of the old definition",
+    "rebuild_all": "every publication rebuilds every runtime",
+    "admitting_unchecked": "an alias moves to a tier that the operator has quiesced",
+    "completion_readmits": "the end of a transaction clears the operator's bit",
+    "open_on_timeout": "a drain that runs out opens the gate",
+    "shutdown_releases": "a shutdown during the last write opens the gate",
+}
+"""Each mutant in words."""
+
 SURVIVORS: Final = (
     (
         Mutant("reuse_rev", "", after(_reuse_rev), bounds=SMALL),

@@ -93,7 +93,7 @@ def _search(bounds: Bounds, mutant: Mutant, limit: int | None) -> Result:
 FULL: Final = (
     ("three revisions, one client", Bounds()),
     ("shutdown, lost lock, quiesce", Bounds(revisions=2, shutdown=True, refused=True, quiesce=True)),
-    ("two clients", Bounds(revisions=2, requests=2, misuse=False, both_tiers=False)),
+    ("two clients, prepares", Bounds(revisions=2, requests=2, misuse=False, both_tiers=False)),
     ("two upstreams", Bounds(requests=0, second_upstream=True)),
     ("four revisions, no client", Bounds(revisions=4, requests=0)),
 )
