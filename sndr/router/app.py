@@ -6,20 +6,25 @@ import asyncio
 import contextlib
 import os
 import resource
+import shlex
 import signal
 import socket
 import ssl
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sndr import __version__
-from sndr.errors import InputError
+from sndr.errors import AuthorityError, InputError
 from sndr.router.control.api import Management
 from sndr.router.control.coordinator import Coordinator
+from sndr.router.control.quiescence import Quiescence
+from sndr.router.control.routes import Routes
 from sndr.router.core.admission import Admission
+from sndr.router.core.listener import parse_listener
 from sndr.router.core.readiness import Thresholds, TierReadiness
 from sndr.router.gateway.endpoints import Client, Credentials, Gateway
 from sndr.router.gateway.gate import DataGate
@@ -32,11 +37,16 @@ from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.upstream import Origin, UpstreamPool
 from sndr.router.store.admission import AdmissionFile
+from sndr.router.store.authority import Authority, check_not_rolled_back, open_authority
+from sndr.router.store.authority_writer import AuthorityWriter
 from sndr.router.store.ledger import UsageLedger, UsageStore
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sndr.router.core.projection import Tier
-    from sndr.router.ports import Ledger, ManagementApi
+    from sndr.router.core.receipt import Record, Revision
+    from sndr.router.ports import EventLog, Ledger, ManagementApi
     from sndr.router.wire.boot import BootConfig
 
 __all__ = ["App", "run"]
@@ -46,6 +56,10 @@ CUT_S: Final = 1.0
 """How long a client may take to read the event that says its stream was cut."""
 LEDGER_CLOSE_S: Final = 10.0
 """How long the end may wait for the ledger's disk; rows that are not durable then stay unresolved."""
+AUTHORITY_CLOSE_S: Final = 30.0
+"""How long the end may wait for a write of the authority; its outcome is looked at by the next start."""
+OPERATOR_KEY_LEAST: Final = 16
+"""Characters of an operator credential that may change routes."""
 DESCRIPTOR_RESERVE: Final = 64
 """Descriptors kept for files, probes and listeners."""
 
@@ -61,7 +75,19 @@ class App:
         addresses: What is listened on, with real ports, once started.
     """
 
-    def __init__(self, config: BootConfig, *, log_descriptor: int | None = None, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        config: BootConfig,
+        *,
+        log_descriptor: int | None = None,
+        ledger: Ledger | None = None,
+        record: Record | None = None,
+    ) -> None:
+        """Make it; nothing is listened on yet.
+
+        Args:
+            record: What the live authority says; None serves the boot file's routes.
+        """
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._config = config
@@ -87,8 +113,15 @@ class App:
             on_change=self._readiness_changed,
             on_probe=lambda tier_id, seen: self.metrics.probed(tier_id, seen.reason.value),
         )
+        self.authority_id = None if record is None else record.authority_id
         snapshot = build_snapshot(
-            config.projection, self.admission, self.backend, queue_limit=config.router.queue_limit
+            config.projection if record is None else record.current.projection,
+            self.admission,
+            self.backend,
+            queue_limit=config.router.queue_limit,
+            authority_id=self.authority_id,
+            route_revision=None if record is None else record.current.route_revision,
+            effective_route_sha256=None if record is None else record.current.effective_route_sha256,
         )
         self.published = Published(snapshot)
         self.gate = DataGate(self.published, self.admission, self.connections)
@@ -118,6 +151,22 @@ class App:
             self.ticker,
             AfterWrites(loop),
         )
+
+    def publish(self, revision: Revision, replaced: Collection[str]) -> None:
+        """Make a revision the one that new requests are admitted under; see `ports.Publisher`."""
+        snapshot = build_snapshot(
+            revision.projection,
+            self.admission,
+            self.backend,
+            queue_limit=self._config.router.queue_limit,
+            previous=self.published.snapshot,
+            authority_id=self.authority_id,
+            route_revision=revision.route_revision,
+            effective_route_sha256=revision.effective_route_sha256,
+            replaced=replaced,
+        )
+        self.gate.publish(snapshot)
+        self.prober.sync(self.targets())
 
     def use_management(self, management: ManagementApi) -> None:
         """Let the control plane answer the management paths."""
@@ -342,44 +391,132 @@ class _FaultLog:
         self._journal.event("internal_error", level="error", kind=kind, where=where)
 
 
-async def _serve(config: BootConfig, attach: Callable[[App], None] | None) -> int:
+class _SystemClock:
+    """This machine's two clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> int:
+        # CLOCK_BOOTTIME goes on while the machine sleeps; elsewhere the monotonic clock is the best there is.
+        return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
+
+
+class _Files:
+    """What a gateway keeps on disk, taken before it listens and let go of when it ends."""
+
+    def __init__(self, config: BootConfig, *, allow_volatile: bool) -> None:
+        """Open them: the authority first, as its checks say, and the ledger within its last one.
+
+        Raises:
+            AuthorityError: A start-up code; nothing is held any more.
+        """
+        self._config = config
+        self.usage: UsageStore | None = None
+        self.authority: Authority | None = None
+        if config.paths.route_state is None:
+            if config.paths.usage is not None:
+                self.usage = UsageStore.open(config.paths.usage)
+            return
+        _check_operator(config)
+        try:
+            self.authority = open_authority(
+                config.paths.route_state,
+                config.projection,
+                cross_check=self._cross_check,
+                allow_volatile=allow_volatile,
+                init_command=f"sndr router init --config {shlex.quote(config.source)} --confirm",
+            )
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        if self.usage is not None:
+            self.usage.close()
+
+    def _cross_check(self, record: Record) -> None:
+        if self._config.paths.usage is None:
+            raise AuthorityError(
+                "usage_store_required", "server.route_state_path needs server.usage_path: a drain counts its rows"
+            )
+        self.usage = UsageStore.open(self._config.paths.usage, may_create=False)
+        check_not_rolled_back(record, self.usage.max_route_revision(record.authority_id))
+
+
+def _check_operator(config: BootConfig) -> None:
+    """Changing routes needs a credential of its own; that no caller shares it, the boot file's checks have seen to.
+
+    Raises:
+        AuthorityError: `route_operator_credential_missing` or `route_operator_credential_weak`.
+    """
+    name = config.server.operator_auth_env
+    secret = config.secrets.get(name)
+    if name is None or not secret:
+        raise AuthorityError(
+            "route_operator_credential_missing", "server.route_state_path needs server.operator_auth_env"
+        )
+    if len(secret) < OPERATOR_KEY_LEAST:
+        raise AuthorityError(
+            "route_operator_credential_weak",
+            f"the environment variable {name} must hold at least {OPERATOR_KEY_LEAST} characters",
+        )
+
+
+async def _serve(config: BootConfig, attach: Callable[[App], None] | None, *, allow_volatile: bool) -> int:
     loop = asyncio.get_running_loop()
+    files = _Files(config, allow_volatile=allow_volatile)
     ledger: UsageLedger | None = None
-    if config.paths.usage is not None:
+    authority: AuthorityWriter | None = None
+    if files.usage is not None:
         ledger = UsageLedger(
-            UsageStore.open(config.paths.usage),
+            files.usage,
             on_failure=lambda reason, count: app.journal.event(
                 "ledger_failure", level="error", reason=reason, count=count
             ),
         )
-    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger)
+    if files.authority is not None:
+        authority = AuthorityWriter(files.authority, config.projection)
+    record = None if files.authority is None else files.authority.record
+    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger, record=record)
     loop.set_exception_handler(_FaultLog(app.journal))
     try:
-        return await _serve_until_told(app, config, attach)
+        return await _serve_until_told(app, config, attach, authority)
     finally:
+        if authority is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AUTHORITY_CLOSE_S):
+                    await authority.close()
         if ledger is not None:
             with contextlib.suppress(TimeoutError):  # a disk that stalls must not hold the exit for ever
                 async with asyncio.timeout(LEDGER_CLOSE_S):
                     await ledger.close()
 
 
-async def _serve_until_told(app: App, config: BootConfig, attach: Callable[[App], None] | None) -> int:
+async def _serve_until_told(
+    app: App, config: BootConfig, attach: Callable[[App], None] | None, authority: AuthorityWriter | None
+) -> int:
     loop = asyncio.get_running_loop()
     store = None if config.paths.admission_state is None else AdmissionFile(config.paths.admission_state)
-    coordinator = Coordinator(app.gate, app.prober, lambda event, fields: app.journal.event(event, **fields), store)
+
+    def log(event: str, fields: Mapping[str, object]) -> None:
+        level = {"attention": "warning", "internal_error": "error"}.get(event, "info")
+        app.journal.event(event, level=level, **fields)
+
+    quiescence = Quiescence(app.gate, app.prober, log, store)
     if store is not None:
-        coordinator.restore(store.load())
-    app.use_management(
-        Management(
-            config=config,
-            gate=app.gate,
-            prober=app.prober,
-            ledger=app.ledger,
-            metrics=app.metrics,
-            coordinator=coordinator,
-            process=app,
-        )
+        quiescence.restore(store.load())
+    management = Management(
+        config=config,
+        gate=app.gate,
+        prober=app.prober,
+        ledger=app.ledger,
+        metrics=app.metrics,
+        quiescence=quiescence,
+        process=app,
     )
+    coordinator = None if authority is None else _go_live(app, config, authority, management, log)
+    app.use_management(management)
     if attach is not None:
         attach(app)
     stop = asyncio.Event()
@@ -395,28 +532,72 @@ async def _serve_until_told(app: App, config: BootConfig, attach: Callable[[App]
     _notify("READY=1")
     await stop.wait()
     _notify("STOPPING=1")
-    coordinator.stop()
+    quiescence.stop()
+    stopping = None if coordinator is None else asyncio.ensure_future(coordinator.stop())
     await app.stop(config.server.shutdown_grace_s)
+    if stopping is not None:
+        await asyncio.wait({stopping}, timeout=AUTHORITY_CLOSE_S)
     if store is not None:
         store.close()
     return 0
 
 
-def run(config: BootConfig, *, attach: Callable[[App], None] | None = None) -> int:
+def _go_live(
+    app: App, config: BootConfig, authority: AuthorityWriter, management: Management, log: EventLog
+) -> Coordinator:
+    """Put the authority in charge of the routes: holds in force and routes published, before anything listens.
+
+    Raises:
+        AuthorityError: It cannot be served.
+    """
+    assert app.ledger is not None
+    clock = _SystemClock()
+    coordinator = Coordinator(
+        authority=authority,
+        gate=app.gate,
+        publisher=app,
+        prober=app.prober,
+        ledger=app.ledger,
+        clock=clock,
+        log=log,
+    )
+    coordinator.open(authority.record)
+    others = {f"the {entry.kind} model {entry.model}": entry.base_url for entry in config.router.purpose_models}
+    others |= {f"the {entry.kind} route {entry.model}": entry.base_url for entry in config.router.audio_routes}
+    management.use_routes(
+        Routes(
+            coordinator=coordinator,
+            gate=app.gate,
+            ledger=app.ledger,
+            clock=clock,
+            new_id=lambda: str(uuid.uuid4()),
+            run_id=str(uuid.uuid4()),
+            tier_view=management.tier_view,
+            listeners=lambda: [parse_listener(address) for address in app.addresses],
+            others=others,
+            own_hosts=config.own_hosts,
+        )
+    )
+    return coordinator
+
+
+def run(config: BootConfig, *, attach: Callable[[App], None] | None = None, allow_volatile: bool = False) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Args:
         config: The boot configuration.
         attach: Called with the application before it listens.
+        allow_volatile: Accept an authority on a file system in memory; tests only.
 
     Returns:
         0 after an orderly stop.
 
     Raises:
         InputError: Something in the configuration cannot be had (an address in use).
+        AuthorityError: The authority or the ledger is missing, unsafe or held by another process.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, attach))
+        return runner.run(_serve(config, attach, allow_volatile=allow_volatile))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -10,12 +10,16 @@ from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow
 
 if TYPE_CHECKING:
     from sndr.router.core.admission import TierRuntime
+    from sndr.router.core.effects import Fact, Persist
     from sndr.router.core.projection import Tier
     from sndr.router.core.readiness import Observation, TierReadiness
+    from sndr.router.core.receipt import Record, Revision
     from sndr.router.core.snapshot import Snapshot
 
 __all__ = [
     "AdmissionStore",
+    "Authority",
+    "Clock",
     "EventLog",
     "Gate",
     "Ledger",
@@ -25,6 +29,7 @@ __all__ = [
     "Metrics",
     "Prober",
     "Process",
+    "Publisher",
     "Readiness",
 ]
 
@@ -210,6 +215,64 @@ class Prober(Protocol):
 
     async def probe(self, tier: Tier) -> Observation:
         """Probe a definition now, published or not; nothing is remembered."""
+        ...
+
+    def note(self, tier_id: str, generation: int, seen: Observation) -> None:
+        """Let a probe that was made for another purpose decide the readiness of a published generation."""
+        ...
+
+
+class Publisher(Protocol):
+    """Makes the routes of a revision those that new requests are admitted under."""
+
+    def publish(self, revision: Revision, replaced: Collection[str]) -> None:
+        """Build the snapshot and swap the reference, in one synchronous step.
+
+        Args:
+            replaced: Tiers that get a runtime of a new generation even where their definition is the same; their
+                earlier runtimes gain no lease any more. Every other unchanged tier keeps its runtime.
+        """
+        ...
+
+
+class Authority(Protocol):
+    """The authority file as the coordinator sees it: on the loop, never waiting for the disk.
+
+    Each `done` is called on the loop, once, from a later iteration.
+    """
+
+    @property
+    def condition(self) -> str:
+        """`writable`, or the code of what stands in the way; as of the last answered write."""
+        ...
+
+    @property
+    def last_write(self) -> str | None:
+        """How the last write ended: `done` or a code; None before the first."""
+        ...
+
+    def persist(self, effect: Persist, done: Callable[[Fact], None]) -> None:
+        """Make a record durable. `Written`, `WriteFailed`, `WriteUncertain` or `WriteRefused` answers."""
+        ...
+
+    def visible(self, done: Callable[[Record | Exception], None]) -> None:
+        """Read what the file shows now."""
+        ...
+
+    def check(self, done: Callable[[str | Exception], None]) -> None:
+        """Compare file, path and lock with what this process knows; answers like `condition` and changes nothing."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, as two clocks that are wrong in different ways."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970; may jump."""
+        ...
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since some instant of this boot, time asleep included; never goes back."""
         ...
 
 

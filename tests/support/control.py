@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sndr.router.control.api import Management
-from sndr.router.control.coordinator import Coordinator
+from sndr.router.control.quiescence import Quiescence
 from sndr.router.core.admission import Admission, Lease, TierRuntime
 from sndr.router.core.projection import Tier
 from sndr.router.core.readiness import Observation, Reason, TierReadiness
@@ -188,7 +188,7 @@ class Plane:
         self.prober = FakeProber()
         self.store = FakeStore()
         self.events: list[tuple[str, Mapping[str, object]]] = []
-        self.coordinator = Coordinator(self.gate, self.prober, lambda *event: self.events.append(event), self.store)
+        self.quiescence = Quiescence(self.gate, self.prober, lambda *event: self.events.append(event), self.store)
         self.metrics = Metrics(self.config.projection.aliases, self.config.projection.tiers)
         self.api = Management(
             config=self.config,
@@ -196,7 +196,7 @@ class Plane:
             prober=self.prober,
             ledger=ledger,
             metrics=self.metrics,
-            coordinator=self.coordinator,
+            quiescence=self.quiescence,
             process=FakeProcess(),
         )
 

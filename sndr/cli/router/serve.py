@@ -12,7 +12,8 @@ __all__ = ["serve"]
 @click.command("serve")
 @click.option("--config", "config_path", required=True, metavar="FILE", help="The boot file (TOML).")
 @click.option("--listen", multiple=True, metavar="ADDR", help="Listen here instead of server.listen; repeatable.")
-def serve(config_path: str, listen: tuple[str, ...]) -> int:
+@click.option("--allow-volatile-filesystem", "allow_volatile", is_flag=True, hidden=True)
+def serve(config_path: str, listen: tuple[str, ...], allow_volatile: bool) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Running requests get server.shutdown_grace_s to finish. The log goes to standard error, one JSON line per event.
@@ -24,6 +25,6 @@ def serve(config_path: str, listen: tuple[str, ...]) -> int:
 
     config = configuration.load(config_path, os.environ, listen=listen)
     try:
-        return app.run(config)
+        return app.run(config, allow_volatile=allow_volatile)
     except (InputError, AuthorityError) as error:
         raise CommandError(error.code, error.message, 3 if error.code.endswith("_lock_held") else 2) from error

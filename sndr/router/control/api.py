@@ -6,6 +6,7 @@ of other clients.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -13,7 +14,8 @@ from urllib.parse import unquote
 
 from sndr import __version__
 from sndr.errors import ControlError, RequestError
-from sndr.router.control.coordinator import Coordinator, ReadmitRefusedError
+from sndr.router.control.quiescence import Quiescence, ReadmitRefusedError
+from sndr.router.control.routes import ChangeRefusedError, Routes
 from sndr.router.core import projection
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import FamilyTarget, TierTarget
@@ -27,6 +29,8 @@ __all__ = ["Management"]
 _MUTATIONS_MAX: Final = 4
 _HIDDEN_FROM_CLIENTS: Final = frozenset({"base_url", "observed_models", "quiesce_reason"})
 _TIER_COMMANDS: Final = frozenset({"quiesce", "drain", "readmit"})
+_STANDINGS: Final = {"stopped": -1, "idle": 0, "held": 1, "committed": 2, "uncertain": 3}
+"""Values of `sndr_route_state`."""
 
 _Handler = Callable[[ManagementRequest], Awaitable[ManagementResponse]]
 
@@ -42,7 +46,7 @@ class Management:
         prober: Prober,
         ledger: Ledger | None,
         metrics: Metrics,
-        coordinator: Coordinator,
+        quiescence: Quiescence,
         process: Process,
     ) -> None:
         self._config = config
@@ -50,23 +54,48 @@ class Management:
         self._prober = prober
         self._ledger = ledger
         self._metrics = metrics
-        self._coordinator = coordinator
+        self._quiescence = quiescence
         self._process = process
         self._globs = {client.id: tuple(client.aliases) for client in config.clients}
         self._has_operator = config.server.operator_auth_env is not None
         self._metrics_open = not config.clients and config.server.metrics_auth_env is None and not self._has_operator
         self._running = {"drain": 0, "other": 0}
+        self._routes: Routes | None = None
+
+    def use_routes(self, routes: Routes) -> None:
+        """Answer for the live routes too."""
+        self._routes = routes
 
     async def handle(self, request: ManagementRequest) -> ManagementResponse:
         """Answer one request; refusals are answers too."""
         try:
-            return await self._route(request)
+            return self._fenced(request, await self._route(request))
         except (RequestError, ControlError) as exc:
             extra: dict[str, object] = {}
             if isinstance(exc, ReadmitRefusedError):
                 extra["reason"] = exc.observation.reason.value
-            detail = exc.message if isinstance(exc, RequestError) else None
-            return _problem(exc.code, detail, extra)
+            elif isinstance(exc, ChangeRefusedError):
+                extra["findings"] = [
+                    {"pointer": one.pointer, "code": one.code, "message": one.message} for one in exc.findings
+                ]
+            detail = exc.message if isinstance(exc, RequestError | ChangeRefusedError) else None
+            return self._fenced(request, _problem(exc.code, detail, extra))
+
+    def _fenced(self, request: ManagementRequest, answer: ManagementResponse) -> ManagementResponse:
+        """An admin answer with the fence of the routes as they are now: in its body, and as its entity tag."""
+        if self._routes is None or request.role != "operator" or not request.path.startswith("/v1/admin"):
+            return answer
+        snapshot = self._gate.snapshot
+        document = json.loads(answer.body)
+        fence = {
+            "route_revision": snapshot.route_revision,
+            "effective_route_sha256": snapshot.effective_route_sha256,
+        }
+        standing = self._routes.standing() if answer.status >= 400 else {}
+        if "object" in document and document["object"] == "route.view":
+            fence = {}
+        headers = (*answer.headers, ("etag", f'"{snapshot.route_revision}"'))
+        return ManagementResponse(answer.status, headers, wire.encode({**document, **fence, **standing}))
 
     # -- routing ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +124,8 @@ class Management:
             return await self._dispatch(request, {"GET": self._list_tiers})
         if request.path == "/v1/admin/usage/reconcile":
             return await self._dispatch(request, {"POST": self._reconcile})
+        if request.path == "/v1/admin/routes" or request.path.startswith("/v1/admin/routes/"):
+            return await self._live(request)
         parts = request.path.split("/")
         if len(parts) == 6 and parts[3] == "tiers" and parts[5] in _TIER_COMMANDS:
             return await self._dispatch(request, {"POST": self._command_tier})
@@ -106,9 +137,10 @@ class Management:
             answer = _problem("method_not_allowed")
             allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
             return ManagementResponse(answer.status, (*answer.headers, ("allow", allowed)), answer.body)
-        if request.method == "GET":
+        waits = request.path.endswith(("/drain", "/check"))
+        if request.method == "GET" and not waits:
             return await handler(request)
-        kind = "drain" if request.path.endswith("/drain") else "other"
+        kind = "drain" if waits else "other"
         if self._running[kind] >= _MUTATIONS_MAX:
             return _problem("management_busy")
         self._running[kind] += 1
@@ -133,15 +165,20 @@ class Management:
             "listen": self._process.listen,
             "config_sha256": self._config.config_sha256,
             "aliases": {name: _target(snapshot.projection.aliases[name]) for name in aliases},
-            "tiers": [self._tier(tier_id, hide=not is_operator) for tier_id in tiers],
+            "tiers": [self.tier_view(tier_id, hide=not is_operator) for tier_id in tiers],
         }
         if is_operator:
             document["ledger"] = self._ledger_status()
         document["routing_table"] = None
+        if self._routes is not None:
+            document["route_revision"] = snapshot.route_revision
+            document["effective_route_sha256"] = snapshot.effective_route_sha256
+            if is_operator:
+                document["route_authority"] = self._routes.status()
         return _json(document)
 
     async def _list_tiers(self, _request: ManagementRequest) -> ManagementResponse:
-        return _json({"object": "list", "data": [self._tier(tier_id) for tier_id in self._gate.snapshot.runtimes]})
+        return _json({"object": "list", "data": [self.tier_view(tier_id) for tier_id in self._gate.snapshot.runtimes]})
 
     async def _trace(self, request: ManagementRequest) -> ManagementResponse:
         request_id = unquote(request.path.removeprefix("/v1/requests/"))
@@ -155,6 +192,55 @@ class Management:
         body = await self._metrics.render(self._gauges())
         return ManagementResponse(200, (("content-type", CONTENT_TYPE), ("cache-control", "no-store")), body)
 
+    # -- live routes --------------------------------------------------------------------------------------------------
+
+    async def _live(self, request: ManagementRequest) -> ManagementResponse:
+        if self._routes is None:
+            return _problem("not_found")
+        handlers: dict[str, Mapping[str, _Handler]] = {
+            "": {"GET": self._view_routes},
+            "/preview": {"POST": self._preview},
+            "/apply": {"POST": self._apply},
+            "/drain": {"GET": self._watch_drain},
+            "/check": {"GET": self._check_routes},
+        }
+        methods = handlers.get(request.path.removeprefix("/v1/admin/routes"))
+        return _problem("not_found") if methods is None else await self._dispatch(request, methods)
+
+    async def _view_routes(self, _request: ManagementRequest) -> ManagementResponse:
+        assert self._routes is not None
+        return _json(self._routes.view())
+
+    async def _preview(self, request: ManagementRequest) -> ManagementResponse:
+        assert self._routes is not None
+        self._require_match(request)
+        return _json(await self._routes.preview(request.body))
+
+    async def _apply(self, request: ManagementRequest) -> ManagementResponse:
+        assert self._routes is not None
+        self._require_match(request)
+        return _json(await self._routes.apply(request.body))
+
+    async def _watch_drain(self, request: ManagementRequest) -> ManagementResponse:
+        assert self._routes is not None
+        return _json(await self._routes.watch_drain(wire.parse_drain_query(request.query)))
+
+    async def _check_routes(self, _request: ManagementRequest) -> ManagementResponse:
+        assert self._routes is not None
+        return _json(await self._routes.check())
+
+    def _require_match(self, request: ManagementRequest) -> None:
+        """`If-Match` is one more precondition; it never replaces the preview.
+
+        Raises:
+            ControlError: `precondition_failed`.
+        """
+        wanted = request.headers.get("if-match")
+        if wanted is None or wanted.strip() == "*":
+            return
+        if f'"{self._gate.snapshot.route_revision}"' not in [tag.strip() for tag in wanted.split(",")]:
+            raise ControlError("precondition_failed", "the current revision is another one")
+
     # -- commands -----------------------------------------------------------------------------------------------------
 
     async def _command_tier(self, request: ManagementRequest) -> ManagementResponse:
@@ -164,15 +250,15 @@ class Management:
             return _problem("not_found", "There is no tier with this name.")
         if command == "quiesce":
             quiesce = wire.parse_body(wire.Quiesce, request.body)
-            await self._coordinator.quiesce(tier_id, quiesce.reason)
-            return _json(self._tier(tier_id))
+            await self._quiescence.quiesce(tier_id, quiesce.reason)
+            return _json(self.tier_view(tier_id))
         if command == "drain":
             drain = wire.parse_body(wire.Drain, request.body)
-            drained = await self._coordinator.drain(tier_id, drain.timeout_s)
-            return _json({"drained": drained, "timed_out": not drained, "tier": self._tier(tier_id)})
+            drained = await self._quiescence.drain(tier_id, drain.timeout_s)
+            return _json({"drained": drained, "timed_out": not drained, "tier": self.tier_view(tier_id)})
         wire.parse_body(wire.Readmit, request.body)
-        seen = await self._coordinator.readmit(tier_id)
-        return _json({"readmitted": True, "reason": seen.reason.value, "tier": self._tier(tier_id)})
+        seen = await self._quiescence.readmit(tier_id)
+        return _json({"readmitted": True, "reason": seen.reason.value, "tier": self.tier_view(tier_id)})
 
     async def _reconcile(self, request: ManagementRequest) -> ManagementResponse:
         body = wire.parse_body(wire.Reconcile, request.body)
@@ -195,7 +281,8 @@ class Management:
         named = {target.tier if isinstance(target, TierTarget) else target.natural for target in targets}
         return [tier_id for tier_id in self._gate.snapshot.runtimes if tier_id in named]
 
-    def _tier(self, tier_id: str, *, hide: bool = False) -> dict[str, Any]:
+    def tier_view(self, tier_id: str, *, hide: bool = False) -> dict[str, Any]:
+        """A tier as its operator sees it; `hide` leaves out what clients may not know."""
         runtime = self._gate.snapshot.runtimes[tier_id]
         spec, gate = runtime.spec, runtime.gate
         known = self._prober.state(tier_id, runtime.generation)
@@ -248,6 +335,8 @@ class Management:
             Family("sndr_config_info", "gauge", "The boot configuration.", ("sha256",),
                    [((self._config.config_sha256,), 1)]),
         ]  # fmt: skip
+        if self._routes is not None:
+            families += _route_gauges(self._routes, gate)
         if self._ledger is not None:
             status, open_rows = self._ledger.status(), self._ledger.unresolved(None).by_tier
             families += [
@@ -260,6 +349,24 @@ class Management:
                        [((name,), open_rows.get(name, 0)) for name in sorted({*runtimes, *open_rows})]),
             ]  # fmt: skip
         return families
+
+
+def _route_gauges(routes: Routes, gate: Gate) -> list[Family]:
+    snapshot, standing = gate.snapshot, routes.standing()
+    attention = standing["attention"]
+    return [
+        Family("sndr_route_revision", "gauge", "The published revision.", (), [((), snapshot.route_revision or 0)]),
+        Family("sndr_route_state", "gauge", "0 idle, 1 held, 2 committed, 3 uncertain, -1 stopped.", (),
+               [((), _STANDINGS[standing["state"]])]),
+        Family("sndr_route_info", "gauge", "The published routes.", ("sha256", "authority"),
+               [((snapshot.effective_route_sha256 or "", snapshot.authority_id or ""), 1)]),
+        Family("sndr_route_held", "gauge", "1 while a transaction keeps new requests away.", ("tier",),
+               [((name,), float(runtime.gate.held)) for name, runtime in snapshot.runtimes.items()]),
+        Family("sndr_route_attention", "gauge", "1 while a person must choose.", ("code",),
+               [] if attention is None else [((attention,), 1)]),
+        Family("sndr_route_writes_total", "counter", "Durable writes of the authority.", ("result",),
+               [((result,), count) for result, count in sorted(routes.writes.items())]),
+    ]  # fmt: skip
 
 
 def _target(target: TierTarget | FamilyTarget) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sndr.router.core.admission import Admission, TierRuntime
+from sndr.router.core.projection import tier_sha256
 from sndr.router.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -47,16 +48,17 @@ def build_snapshot(
     authority_id: str | None = None,
     route_revision: int | None = None,
     effective_route_sha256: str | None = None,
+    replaced: Collection[str] = (),
 ) -> Snapshot:
     """A snapshot of these routes; nothing is published.
 
     A tier whose definition is the same in `previous` keeps its runtime, and with it its slots, counters and queue. Any
-    other tier gets a new one whose generation is the revision.
+    other tier, and each of `replaced`, gets a new one whose generation is the revision.
     """
     runtimes: dict[str, TierRuntime] = {}
     for tier_id, spec in projection.tiers.items():
         known = previous.runtimes.get(tier_id) if previous is not None else None
-        if known is not None and known.spec == spec:
+        if known is not None and tier_id not in replaced and _is_same(known.spec, spec):
             runtimes[tier_id] = known
             continue
         runtimes[tier_id] = TierRuntime(
@@ -68,3 +70,8 @@ def build_snapshot(
             backend=backend(tier_id, spec),
         )
     return Snapshot(authority_id, route_revision, effective_route_sha256, projection, MappingProxyType(runtimes))
+
+
+def _is_same(one: Tier, other: Tier) -> bool:
+    # The hash decides, because 1, 1.0 and True are equal in Python and different to a model server.
+    return one is other or tier_sha256(one) == tier_sha256(other)

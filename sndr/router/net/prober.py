@@ -197,8 +197,14 @@ class Prober:
             return Observation(False, Reason.NOT_PROBED)
         seen = await self.probe(target.tier)
         if self._targets.get(key) is target:
-            self._record(key, seen, proven(self._states[key], seen, at=self._wall_clock()))
+            self.note(tier_id, generation, seen)
         return seen
+
+    def note(self, tier_id: str, generation: int, seen: Observation) -> None:
+        """Let a probe that was made for another purpose decide a known generation's readiness alone."""
+        key = (tier_id, generation)
+        if key in self._targets:
+            self._record(key, seen, proven(self._states[key], seen, at=self._wall_clock()))
 
     async def probe(self, tier: Tier) -> Observation:
         """Probe a definition now, known or not; nothing is remembered."""

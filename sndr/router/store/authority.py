@@ -140,6 +140,11 @@ class Authority:
         self._attempts: tuple[Fence, ...] = ()
 
     @property
+    def write_seq(self) -> int:
+        """The highest number that a record of this process may have on disk."""
+        return self._write_seq
+
+    @property
     def path(self) -> str:
         """The path it was opened by, for messages."""
         return self._place.shown

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from sndr.router.core import effects as fx
 from sndr.router.core.projection import Projection
 from sndr.router.core.receipt import Record
-from sndr.router.store.authority import Authority, Condition, Health, WriteResult
+from sndr.router.store.authority import Authority, Condition, Health, NotWritten, Refused, WriteResult, Written
 from sndr.router.store.writer import Writer
 
 __all__ = ["AuthorityWriter"]
@@ -43,6 +44,37 @@ class AuthorityWriter:
     def health(self) -> Health:
         """As of the last answered write."""
         return self._authority.health
+
+    @property
+    def condition(self) -> str:
+        """`writable`, or the code of what stands in the way; as of the last answered write."""
+        return self._authority.health.condition.value
+
+    @property
+    def last_write(self) -> str | None:
+        """How the last write ended: `done` or a code."""
+        return self._authority.health.last_write
+
+    def persist(self, effect: fx.Persist, done: Callable[[fx.Fact], None]) -> None:
+        """Make the record of an effect durable, and say what became of it as the machine's fact.
+
+        Only a re-assertion, or a rollback that overtakes a commit in doubt, is tried after an unknown outcome.
+        """
+        reassert = effect.kind in (fx.WriteKind.REASSERT, fx.WriteKind.ROLLBACK)
+        self.write(effect.record, lambda result: done(self._fact(effect, result)), reassert=reassert)
+
+    def _fact(self, effect: fx.Persist, result: object) -> fx.Fact:
+        match result:
+            case Written(record=record):
+                return fx.Written(effect.ticket, write_seq=record.write_seq)
+            case NotWritten(code=code):
+                return fx.WriteFailed(effect.ticket, fx.Code(code))
+            case Refused():
+                condition = self._authority.health.condition
+                if condition not in (Condition.WRITABLE, Condition.UNCERTAIN):
+                    return fx.WriteRefused(effect.ticket, fx.Code(condition.value))
+        # The store said that it does not know, or broke while writing: nothing may be built on either.
+        return fx.WriteUncertain(effect.ticket, write_seq=self._authority.write_seq)
 
     @property
     def max_attempted_revision(self) -> int:

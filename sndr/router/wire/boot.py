@@ -36,7 +36,6 @@ AUTHORITY_PATH_MAX_BYTES: Final = 1024
 NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "server.decision_log_path": "decision logs are not available in this release",
-        "server.route_state_path": "live route changes are not available in this release",
         "server.tls_cert": "TLS listeners are not available in this release; put a TLS proxy in front",
         "server.tls_key": "TLS listeners are not available in this release; put a TLS proxy in front",
         "server.trusted_proxies": "forwarding headers are not read in this release",
@@ -134,6 +133,7 @@ class BootConfig:
         config_sha256: SHA-256 of the canonical effective configuration; names of variables included, values never.
         effective: The effective configuration as JSON values, in the shape that was hashed.
         secrets: Values of the named variables; empty when the environment was not read.
+        own_hosts: Further names and addresses of this machine.
     """
 
     source: str
@@ -146,6 +146,7 @@ class BootConfig:
     config_sha256: str
     effective: Mapping[str, Any]
     secrets: Secrets
+    own_hosts: frozenset[str] = frozenset()
 
 
 def load(
@@ -540,6 +541,8 @@ class _Check:
         for index, tier in self.tiers:
             users.append((("router", "tiers", index, "auth_env"), tier.get("auth_env"), False))
         own: dict[str, KeyPath] = {}
+        operator: KeyPath = ("server", "operator_auth_env")
+        live = bool(self.server.get("route_state_path"))
         for path, name, is_ours in users:
             if not isinstance(name, str) or not name or not _ENV_NAME.match(name):
                 continue
@@ -550,7 +553,10 @@ class _Check:
             if value is None or not is_ours:
                 continue
             if value in own:
-                self.add(path, f"holds the same credential as {show(own[value])}; every caller needs one of its own")
+                code = "route_operator_credential_shared: " if live and operator in (path, own[value]) else ""
+                self.add(
+                    path, f"{code}holds the same credential as {show(own[value])}; every caller needs one of its own"
+                )
             own.setdefault(value, path)
 
     def _resolve(self, path: KeyPath, name: str) -> str | None:
@@ -558,7 +564,9 @@ class _Check:
             return None
         value = self.env.get(name)
         if not value:
-            self.add(path, f"the environment variable {name} is {'empty' if value == '' else 'not set'}")
+            live = path == ("server", "operator_auth_env") and self.server.get("route_state_path")
+            code = "route_operator_credential_missing: " if live else ""
+            self.add(path, f"{code}the environment variable {name} is {'empty' if value == '' else 'not set'}")
             return None
         if not _TOKEN.match(value):
             self.add(path, f"the environment variable {name} holds spaces, control or non-ASCII characters")
@@ -642,6 +650,7 @@ class _Check:
             config_sha256=hashlib.sha256(_canonical(effective)).hexdigest(),
             effective=MappingProxyType(effective),
             secrets=Secrets(self.secrets),
+            own_hosts=self.own_hosts,
         )
 
     def _projection_json(self, boot: Boot) -> tuple[dict[str, Any], dict[str, int]]:

@@ -275,7 +275,7 @@ def test_commands_are_bounded_and_drains_do_not_lock_out_the_rest() -> None:
         await asyncio.sleep(0)
         refused(await plane.call("POST", "/v1/admin/tiers/a/drain"), "management_busy")
         assert (await plane.call("POST", "/v1/admin/tiers/b/quiesce")).status == 200
-        plane.coordinator.stop()
+        plane.quiescence.stop()
         for drain in drains:
             refused(await drain, "shutting_down")
         refused(await plane.call("POST", "/v1/admin/tiers/a/drain"), "shutting_down")
