@@ -118,10 +118,10 @@ def state(root: Path, operation: str) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def kill_at(tally: Tally, root: Path, operation: str, call: int) -> bool:
+def kill_at(tally: Tally, root: Path, operation: str, call: int, *more: str) -> bool:
     """SIGKILL before this disk call; False when the operation has no such call and ended by itself."""
     with state(root, operation) as path:
-        victim = start(tally, path, operation, "--kill-at", str(call))
+        victim = start(tally, path, operation, "--kill-at", str(call), *more)
         said = finish(victim)
         tally.check(f"{operation} killed at call {call}", path, said, before=operation != "init")
         return victim.returncode == -signal.SIGKILL
@@ -204,7 +204,7 @@ def volume(root: Path, kind: str) -> Iterator[tuple[Path, Path]]:
         stream.truncate(320 << 20)
     quiet = ["-q"] if kind == "ext4" else ["-q", "-f"]
     subprocess.run([f"mkfs.{kind}", *quiet, str(image)], check=True, capture_output=True, timeout=WAIT_S)
-    point.mkdir()
+    point.mkdir(exist_ok=True)
     _mount(image, point)
     try:
         yield image, point
