@@ -275,13 +275,12 @@ def _rebased(files: Files, now: Record, *, keep_live: bool) -> Record:
 
 
 def _write(authority: store.Authority, record: Record, boot: Projection) -> None:
-    match authority.write(record, boot):
-        case store.Written():
-            return
-        case store.Unknown(code=code, detail=detail):
-            raise AuthorityError(code, f"{authority.path}: {detail}; look with sndr router inspect, then run it again")
-        case store.NotWritten(code=code, detail=detail) | store.Refused(code=code, detail=detail):
-            raise ControlError(code, f"{authority.path}: nothing was changed: {detail}")
+    result = authority.write(record, boot)
+    if isinstance(result, store.Unknown):
+        text = f"{authority.path}: {result.detail}; look with sndr router inspect, then run it again"
+        raise AuthorityError(result.code, text)
+    if not isinstance(result, store.Written):
+        raise ControlError(result.code, f"{authority.path}: nothing was changed: {result.detail}")
 
 
 def inspect(files: Files, *, allow_volatile: bool = False) -> Inspection:

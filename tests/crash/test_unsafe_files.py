@@ -675,6 +675,35 @@ def test_mount_points_are_unescaped() -> None:
     assert mounts == (custody.Mount(36, "/mnt two\\x", "ext3"),)
 
 
+@pytest.mark.req("R66")
+def test_a_list_of_access_rights_that_cannot_be_read_is_no_licence(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _place(state, encode_record(records.first()))
+
+    def unreadable(fd: int, name: str) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "getxattr", unreadable)
+    assert _refused(path) == UNSAFE
+    monkeypatch.delattr(os, "getxattr")  # a platform that has none
+    store.open_authority(str(path), records.boot(), allow_volatile=True).close()
+
+
+def test_a_directory_that_cannot_be_entered_is_refused(state: Path) -> None:
+    path = _place(state, encode_record(records.first()))
+
+    class Denied(store.PosixDisk):
+        __slots__ = ()
+
+        def open(self, name: str, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+            if name == "state":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return super().open(name, flags, mode, dir_fd=dir_fd)
+
+    assert _refused(path, disk=Denied()) == "route_custody_directory"
+
+
 # --- races
 
 

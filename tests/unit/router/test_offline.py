@@ -217,6 +217,21 @@ def test_a_rebase_is_refused_when_the_operator_is_wrong_or_something_is_open(sit
     assert site.path.read_bytes() == before
 
 
+def test_a_damaged_file_is_neither_rebased_nor_called_clean(site: Site) -> None:
+    site.run("init", "--confirm")
+    fence = site.record().current.fence
+    site.path.write_bytes(b"{}")
+    for _ in range(2):
+        code, _, err = site.run(
+            "init", "--rebase", "--expect-revision", "1", "--expect-sha", fence.effective_route_sha256, "--confirm"
+        )
+        assert (code, err.split(": ")[1]) == (2, "route_state_unsafe")
+    assert site.path.read_bytes() == b"{}"
+    code, _, err = site.run("fsck")
+    assert code == 1
+    assert "/authority_id: is missing" in err
+
+
 @pytest.mark.req("R63")
 def test_a_running_router_keeps_offline_writers_out(site: Site) -> None:
     site.run("init", "--confirm")
@@ -391,6 +406,7 @@ def test_looking_survives_a_disk_that_does_not(site: Site, monkeypatch: pytest.M
 
     seen = store.look(str(site.path), disk=Broken(), allow_volatile=True)
     assert [problem.code for problem in seen.problems] == ["route_state_unsafe"]
+    assert [problem.code for problem in store.look("routes.json").problems] == ["route_custody_parent"]
     monkeypatch.setattr("sndr.router.store.custody._PLATFORM", "linux")
     monkeypatch.setattr("sndr.router.store.custody._read_text", lambda path: "")
     assert [problem.code for problem in store.look(str(site.path)).problems] == ["route_filesystem_unsupported"]

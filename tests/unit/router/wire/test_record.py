@@ -102,6 +102,9 @@ def test_the_first_problem_is_the_refusal_and_all_are_listed() -> None:
         wire.parse_record(routes.canonical(document))
     with pytest.raises(AuthorityError, match=r"^is empty$"):
         wire.parse_record(b"")
+    with pytest.raises(AuthorityError) as refusal:
+        wire.parse_record(b" " * (wire.FILE_BYTES_MAX + 1))
+    assert refusal.value.code == "route_state_too_large"
     assert str(wire.Problem("code", "", "text")) == "code: text"
 
 
