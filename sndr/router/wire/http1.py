@@ -33,6 +33,8 @@ _LINES_MAX: Final = 1024
 _LINE_MAX: Final = 160
 _SECRET: Final = frozenset((b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"))
 HEADERS_MAX: Final = 100
+CHUNK_OVERHEAD_MAX: Final = 16_384
+"""Bytes of chunk sizes, extensions and trailers beyond sixteen for each byte of the body."""
 RESPONSE_HEAD_MAX: Final = 65_536
 TARGET_MAX: Final = 8_192
 
@@ -258,8 +260,8 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_buffer", "_chunk_parser", "_chunks", "_head_max", "_known", "_known_key", "_left", "_searched", "_tail",
-        "complete",
+        "_buffer", "_chunk_parser", "_chunks", "_head_max", "_known", "_known_key", "_left", "_overhead", "_searched",
+        "_tail", "complete",
     )  # fmt: skip
 
     def __init__(self, head_max_bytes: int) -> None:
@@ -272,6 +274,7 @@ class RequestReader:
         self._chunk_parser: httptools.HttpRequestParser | None = None
         self._chunks: _Chunks | None = None
         self._tail = b""
+        self._overhead = 0
         self.complete = True
 
     @property
@@ -318,6 +321,7 @@ class RequestReader:
             self._chunk_parser = httptools.HttpRequestParser(self._chunks)
             self._chunk_parser.feed_data(_CHUNKED_REQUEST)
             self._tail = b""
+            self._overhead = 0
             self.complete = False
         else:
             self._left = head.content_length or 0
@@ -367,6 +371,9 @@ class RequestReader:
         self._tail = (self._tail + buffer[-3:])[-3:]
         self._buffer = buffer[used:]
         body, chunks.body = b"".join(chunks.body), []
+        self._overhead += used - 16 * len(body)
+        if self._overhead > CHUNK_OVERHEAD_MAX:
+            raise Malformed("too much framing for the chunked body")
         if chunks.complete:
             self.complete = True
             self._chunk_parser = self._chunks = None
