@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ def boot_text(
         f'route_state_path = "{directory}/routes.json"',
         more.get("server", ""),
         "[router]",
-        "probe_interval_s = 1",
+        f"probe_interval_s = {more.get('probe_interval_s', '1')}",
         more.get("router", ""),
     ]
     for tier_id, keys in tiers.items():
@@ -63,7 +68,7 @@ def run_verb(*arguments: str | os.PathLike[str], **environ: str) -> subprocess.C
     return subprocess.run(
         [sys.executable, "-m", "sndr.cli", "router", *map(os.fspath, arguments)],
         cwd=ROOT,
-        env=environment(**CREDENTIALS, **environ),
+        env=environment(**{**CREDENTIALS, **environ}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -172,8 +177,6 @@ class User:
 
 def is_whole(text: str, tokens: int) -> bool:
     """Whether the text of a stream has every numbered token, once and in order, and its end."""
-    import re
-
     seen = [int(number) for number in re.findall(r'"content":" t(\d+)"', text)]
     return seen == list(range(tokens)) and text.rstrip().endswith("data: [DONE]")
 
@@ -222,3 +225,66 @@ def live(
         config.write_text(text)
         init(config)
         yield Live(directory, config, servers)
+
+
+class Liar:
+    """A model server whose model list is scripted: it says another thing each time it is asked.
+
+    `script(n)` is asked for the n-th look at the list, from 1: names, or None for a 503. Health and chat always work.
+    """
+
+    def __init__(self, script: Callable[[int], Sequence[str] | None]) -> None:
+        self.script = script
+        self.looks = 0
+        self.chats = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                if self.path != "/v1/models":
+                    self.answer(200, {})
+                    return
+                outer.looks += 1
+                names = outer.script(outer.looks)
+                self.answer(503 if names is None else 200, {"object": "list", "data": [{"id": n} for n in names or ()]})
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                outer.chats += 1
+                self.answer(200, {"id": "1", "object": "chat.completion", "model": "liar", "choices": []})
+
+            def answer(self, status: int, document: object) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.base_url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+
+    def __enter__(self) -> Liar:
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self._thread.join(10)
+        self.server.server_close()
+
+
+def until(fact: Callable[[], Any], timeout_s: float = 20) -> Any:
+    """Look until it is so; what it then says."""
+    ends = time.monotonic() + timeout_s
+    while not (found := fact()):
+        assert time.monotonic() < ends, "it did not become so"
+        time.sleep(0.02)
+    return found

@@ -31,6 +31,8 @@ class Refusal(StrEnum):
     HELD = "held"
     RETIRED = "retired"
     """Never public: the caller resolves the alias again, the tier has a newer generation."""
+    MOVED = "moved"
+    """Never public: the caller resolves the alias again, some alias of the tier leads elsewhere now."""
     QUEUE_FULL = "queue_full"
 
 

@@ -372,15 +372,18 @@ class Gateway:
 
     def refused(
         self, context: Context, alias: str | None, tier_id: str | None, outcome: str, status: int | None,
-        code: str | None,
+        code: str | None, snapshot: Snapshot | None = None,
     ) -> None:  # fmt: skip
-        """Account for a request that never got a lease."""
+        """Account for a request that never got a lease; `snapshot` is the one it was judged against."""
+        if snapshot is None:
+            snapshot = self.gate.snapshot
         total_s = time.monotonic() - context.started
         total_ms = int(total_s * 1000)
         endpoint = context.endpoint
         if self.ledger is not None and endpoint is not None and context.client is not None:
             self.ledger.refuse(
-                refused_row(context, alias, tier_id, total_ms), refused_end(context, outcome, status, code, total_ms)
+                refused_row(context, alias, tier_id, total_ms, snapshot),
+                refused_end(context, outcome, status, code, total_ms),
             )
         if self.metrics is not None:
             self.metrics.finished(
@@ -392,7 +395,7 @@ class Gateway:
                 RequestLine(
                     self.journal.timestamp(context.wall_ms + total_ms), "info", "request", context.request_id,
                     context.client_id or None, endpoint.name if endpoint is not None else None, alias, tier_id,
-                    self.gate.snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
+                    snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
                 )
             )  # fmt: skip
         context.release_client()
@@ -405,13 +408,20 @@ class Gateway:
         *,
         close: bool = False,
         on_length: Callable[[int], None] | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
-        """Write an error in the caller's dialect; `on_length` learns the length of its body before it is written."""
+        """Write an error in the caller's dialect.
+
+        Args:
+            on_length: Learns the length of its body before it is written.
+            snapshot: The routes that the request was judged against; None is the current ones.
+        """
         body = encode_error(context.dialect, refused.status, refused.code, refused.message, refused.param)
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (
             b"application/problem+json" if context.dialect is Dialect.PROBLEM else b"application/json",
             context.request_id.encode(),
         )
+        fields += revision_field(self.gate.snapshot if snapshot is None else snapshot)
         if refused.status == 401:
             fields += b"www-authenticate: Bearer\r\n"
         if refused.retry_after_s is not None:
@@ -424,9 +434,7 @@ class Gateway:
 
     def receipt_fields(self, snapshot: Snapshot, alias: str, tier_id: str) -> bytes:
         """Header lines about the route that a request took."""
-        fields = b""
-        if snapshot.route_revision is not None:
-            fields = b"x-sndr-route-revision: %d\r\n" % snapshot.route_revision
+        fields = revision_field(snapshot)
         if self.receipts:
             fields += b"x-sndr-alias: %b\r\nx-sndr-tier: %b\r\n" % (alias.encode(), tier_id.encode())
             if snapshot.effective_route_sha256 is not None:
@@ -521,9 +529,9 @@ class Gateway:
         except Refused as refused:
             self.send_refusal(connection, context, refused)
 
-    @staticmethod
-    def _answer(connection: Connection, context: Context, status: int, content_type: bytes, body: bytes) -> None:
+    def _answer(self, connection: Connection, context: Context, status: int, content_type: bytes, body: bytes) -> None:
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, context.request_id.encode())
+        fields += revision_field(self.gate.snapshot)
         connection.respond(status, fields, body)
 
     def _models(self, context: Context, path: str) -> bytes:
@@ -620,7 +628,7 @@ class Gateway:
         fields = b"".join(
             b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers
         )
-        fields += b"x-request-id: %b\r\n" % context.request_id.encode()
+        fields += b"x-request-id: %b\r\n%b" % (context.request_id.encode(), revision_field(self.gate.snapshot))
         waiting.connection.respond(response.status, fields, response.body)
 
 
@@ -659,6 +667,12 @@ class _NoHead:
 
 
 _NO_HEAD: Final[Any] = _NoHead()
+
+
+def revision_field(snapshot: Snapshot) -> bytes:
+    """The header line that names the revision of an answer's routes; empty without authority."""
+    revision = snapshot.route_revision
+    return b"" if revision is None else b"x-sndr-route-revision: %d\r\n" % revision
 
 
 def _instant(seconds: float) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sndr.router.core.admission import Admission, TierRuntime
-from sndr.router.core.projection import tier_sha256
+from sndr.router.core.admission import Admission, Refusal, TierRuntime
+from sndr.router.core.projection import TierTarget, tier_sha256
 from sndr.router.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -29,12 +29,21 @@ class Published:
         self.snapshot = snapshot
 
     def swap(self, snapshot: Snapshot) -> tuple[TierRuntime, ...]:
-        """Publish, then retire the runtimes that the new snapshot does not carry; returns those."""
+        """Publish, then retire the runtimes that the new snapshot does not carry; returns those.
+
+        Who waits for a slot of a tier that lost an alias resolves again, in the order of the queue.
+        """
         before, self.snapshot = self.snapshot, snapshot
         kept = set(map(id, snapshot.runtimes.values()))
         retired = tuple(runtime for runtime in before.runtimes.values() if id(runtime) not in kept)
         for runtime in retired:
             runtime.retire()
+        aliases = snapshot.projection.aliases
+        for alias, target in before.projection.aliases.items():
+            if isinstance(target, TierTarget) and aliases.get(alias) != target:
+                runtime = before.runtimes[target.tier]
+                if runtime.queued:
+                    runtime.turn_away(Refusal.MOVED)
         return retired
 
 

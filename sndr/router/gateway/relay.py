@@ -226,6 +226,9 @@ class Exchange:
         self._resolves += 1
         if self._resolves >= RETRIES_MAX:
             raise Refused(503, "held", "the model is being changed", retry_after_s=1)
+        self._resolve()
+
+    def _resolve(self) -> None:
         self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias)
         self._gateway.check_request(self._context, self._request, self._runtime)
 
@@ -269,9 +272,12 @@ class Exchange:
     def turned_away(self, refusal: Refusal) -> None:
         """The queue was emptied."""
         try:
-            if refusal is not Refusal.RETIRED:
+            if refusal is Refusal.MOVED:
+                self._resolve()
+            elif refusal is Refusal.RETIRED:
+                self._resolve_again()
+            else:
                 raise closed_error(refusal)
-            self._resolve_again()
             self._acquire()
         except Refused as refused:
             self._refuse(refused)
@@ -410,7 +416,7 @@ class Exchange:
         if self._state == _QUEUED and self._lease is None:
             self._runtime.leave(self)
             self._state = _OVER
-            self._gateway.refused(self._context, self._alias, self._tier_id, "client_gone", None, None)
+            self._gateway.refused(self._context, self._alias, self._tier_id, "client_gone", None, None, self._snapshot)
             return
         self._cancel_upstream()
         if self._state != _OVER:
@@ -510,11 +516,15 @@ class Exchange:
         self._outcome = outcome
         if lease is None:
             self._state = _OVER
-            self._gateway.refused(context, self._alias, self._tier_id, "refused", refused.status, refused.code)
-            self._gateway.send_refusal(self._connection, context, refused)
+            self._gateway.refused(
+                context, self._alias, self._tier_id, "refused", refused.status, refused.code, self._snapshot
+            )
+            self._gateway.send_refusal(self._connection, context, refused, snapshot=self._snapshot)
             return
         self._state = _ENDING
-        self._gateway.send_refusal(self._connection, context, refused, on_length=self._count_bytes)
+        self._gateway.send_refusal(
+            self._connection, context, refused, on_length=self._count_bytes, snapshot=self._snapshot
+        )
 
     def _count_bytes(self, length: int) -> None:
         self._response_bytes = length
@@ -595,13 +605,14 @@ def closed_error(refusal_: Refusal) -> Refused:
     return Refused(503, "held", "the model is being changed", retry_after_s=1)
 
 
-def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms: int) -> StartRow:
+def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms: int, snapshot: Snapshot) -> StartRow:
     """The start part of a request that never got a lease."""
     endpoint = context.endpoint
     assert endpoint is not None
     return StartRow(
         context.wall_ms, context.request_id, context.client_id, endpoint.kind, endpoint.name, 0, alias, tier_id, None,
-        None, None, None, end_ms, context.request_bytes, None, None,
+        snapshot.authority_id, snapshot.route_revision, snapshot.effective_route_sha256, end_ms,
+        context.request_bytes, None, None,
     )  # fmt: skip
 
 
