@@ -103,6 +103,20 @@ class Raw:
             body = self.rest()
         return Answer(status, headers, body, head)
 
+    def answer_or_cut(self) -> Answer:
+        """The next response; of one that is cut, what came. `ended` says whether the connection is over."""
+        head = self.until(b"\r\n\r\n")
+        if b"\r\ntransfer-encoding: chunked\r\n" in head:
+            self.buffer = head + self.buffer
+            answer = self.answer()
+            while not self.ended and self.more():
+                pass
+            return answer
+        length = head.split(b"content-length: ")[1].split(b"\r\n")[0]
+        while len(self.buffer) < int(length) and self.more():
+            pass
+        return Answer(int(head.split(b" ")[1]), {}, self.buffer, head)
+
     def answer_head(self) -> int:
         """The next response's status; its body stays unread."""
         return int(self.until(b"\r\n\r\n").split(b" ")[1])

@@ -7,7 +7,6 @@ to the server's. Everything else is answered here or handed to the management AP
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import hashlib
 import os
 import re
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import TierTarget
 from sndr.router.core.usage import Kind
 from sndr.router.gateway.journal import Journal, RequestLine
-from sndr.router.gateway.relay import Backend, Exchange, refused_end, refused_row
+from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
 from sndr.router.ports import ManagementRequest, ManagementResponse
 from sndr.router.wire.openai_api import ChatRequest, Dialect, Refused, encode_error, parse
 
@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         name: As in the ledger, the log and the metrics.
-        serves: What the tier must list in `serves`.
+        serves: What the tier must list in `serves`, or `ANY`.
         dialect: Error bodies.
         upstream_path: Path after the tier's API prefix (or after its origin).
         kind: Value of the ledger's `kind`.
@@ -66,6 +66,13 @@ class Endpoint(NamedTuple):
 ROUTED: Final[Mapping[str, Endpoint]] = {
     "/v1/chat/completions": Endpoint("chat", "chat", Dialect.OPENAI, b"/chat/completions", stream_options=True),
     "/v1/completions": Endpoint("completions", "completions", Dialect.OPENAI, b"/completions", stream_options=True),
+    "/v1/responses": Endpoint("responses", "responses", Dialect.RESPONSES, b"/responses", numbered=True),
+    "/v1/messages": Endpoint("messages", "messages", Dialect.ANTHROPIC, b"/messages"),
+    "/v1/messages/count_tokens": Endpoint("count_tokens", "messages", Dialect.ANTHROPIC, b"/messages/count_tokens"),
+    "/v1/embeddings": Endpoint("embeddings", "embeddings", Dialect.OPENAI, b"/embeddings"),
+    "/v1/rerank": Endpoint("rerank", "rerank", Dialect.OPENAI, b"/rerank"),
+    "/tokenize": Endpoint("tokenize", ANY, Dialect.OPENAI, b"/tokenize", at_origin=True),
+    "/detokenize": Endpoint("detokenize", ANY, Dialect.OPENAI, b"/detokenize", at_origin=True),
 }
 
 _PLAIN: Final = {"/livez", "/readyz", "/v1/models", "/v1/router/status", "/metrics"}
@@ -95,7 +102,7 @@ class Client:
             return True
         known = self._may.get(alias)
         if known is None:
-            known = self._may[alias] = any(fnmatch.fnmatchcase(alias, glob) for glob in self._globs)
+            known = self._may[alias] = may_use(self._globs, alias)
         return known
 
 
@@ -360,6 +367,11 @@ class Gateway:
         assert isinstance(backend, Backend)
         if endpoint.serves not in backend.serves:
             raise Refused(400, "endpoint_not_served", "the model does not serve this endpoint", param="model")
+        if endpoint.numbered and request.background:
+            raise Refused(
+                400, "invalid_request", "answers are bound to their connection: `background` is not accepted",
+                param="background",
+            )  # fmt: skip
         if request.has_tools and not spec.tool_support:
             raise Refused(400, "tools_unsupported", "the model does not support tools", param="tools")
         limit = spec.context_limit
@@ -470,6 +482,9 @@ class Gateway:
         admin = path.startswith("/v1/admin/") or path == "/v1/admin"
         if path.startswith("/v1/messages"):
             context.dialect = Dialect.ANTHROPIC
+        elif path.startswith("/v1/models"):
+            if b"anthropic-version" in head.fields:
+                context.dialect = Dialect.ANTHROPIC
         elif admin or path.startswith("/v1/router/") or path == "/metrics":
             context.dialect = Dialect.PROBLEM
         if path == "/metrics" and self.credentials.is_open and head.fields.get(b"authorization") is None:
@@ -478,6 +493,8 @@ class Gateway:
             return 0
         self._authenticate(context)
         role = context.role
+        if path.startswith("/v1/responses/"):
+            raise Refused(404, "not_found", "answers are not kept: there is nothing under this id")
         if path == "/v1/models" or path.startswith("/v1/models/"):
             if role == "metrics":
                 raise Refused(403, "model_not_allowed", "this credential may not list models")

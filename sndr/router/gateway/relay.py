@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from sndr.router.wire.http1 import RequestHead, ResponseHead
     from sndr.router.wire.openai_api import ChatRequest
 
-__all__ = ["Backend", "Exchange", "Timeouts"]
+__all__ = ["ANY", "Backend", "Exchange", "Timeouts"]
+
+ANY: Final = "any"
+"""What an endpoint asks a tier to serve when every server may be asked; the server itself says whether it can."""
 
 RETRIES_MAX: Final = 3
 """How often a request resolves its alias again because the tier was replaced between two of its steps."""
@@ -87,7 +90,7 @@ class Backend:
         self.model = None if tier.model is None else msgspec.json.encode(tier.model)
         self.force = _members(tier.extra_body)
         self.default = _members(tier.extra_body_defaults)
-        self.serves = frozenset(tier.serves)
+        self.serves = frozenset(tier.serves) | {ANY}
         self._base = b"POST " + prefix.encode()
         self._origin_line = b"POST "
         tail = b" HTTP/1.1\r\nhost: " + host.encode() + b"\r\naccept-encoding: identity\r\n"

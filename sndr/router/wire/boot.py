@@ -48,8 +48,6 @@ NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Keys of the format that this release understands and cannot honour: refused unless they are left at their default."""
 
-ENDPOINTS_BUILT: Final = frozenset({"chat", "completions"})
-
 _RESERVED: Final = {"replicas": "is reserved: one tier is one server; write one tier for each"}
 _ENV_NAME: Final = re.compile(boot_model.ENV_NAME_PATTERN)
 _TIER_ID: Final = re.compile(boot_model.TIER_ID_PATTERN)
@@ -437,11 +435,6 @@ class _Check:
             for number, endpoint in enumerate(serves):
                 if serves.index(endpoint) < number:
                     self.add((*at, "serves", number), "is listed twice")
-                elif endpoint in get_args(boot_model.Endpoint) and endpoint not in ENDPOINTS_BUILT:
-                    allowed = ", ".join(sorted(ENDPOINTS_BUILT))
-                    self.add(
-                        (*at, "serves", number), f"{endpoint} is not available in this release; allowed: {allowed}"
-                    )
         if not self.tiers and not isinstance(self.data.get("router"), list | str | int | float):
             self.add(("router",), "needs at least one [[router.tiers]]")
 

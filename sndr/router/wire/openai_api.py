@@ -94,7 +94,7 @@ class ChatRequest:
         include_usage: What the client said about usage in the stream; None when it said nothing.
         max_tokens: The largest of the limits on output tokens that the client gave; None when it gave none.
         has_tools: A non-empty list of tools (or functions) is present.
-        background: The client asked for an answer detached from the connection.
+        background: The client asked for an answer detached from the connection, or said something else than no.
     """
 
     __slots__ = (
@@ -122,7 +122,8 @@ class ChatRequest:
             elif name == "stream_options":
                 self.include_usage = _include_usage(raw)
             elif name == "background":
-                self.background = _flag(raw, name)
+                # Servers take "true", 1 or "on" for yes as well, so only a plain no is one.
+                self.background = self.background or bytes(raw) not in (b"false", b"null")
             elif name in _TOKENS_MEMBERS:
                 self._limit(raw, name)
             elif bytes(raw).translate(None, b" \t\r\n") not in (b"null", b"[]"):

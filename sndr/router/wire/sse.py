@@ -25,6 +25,7 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _REASON: Final = re.compile(rb'\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
+_FINAL: Final = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete|failed)"')
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _DECODER: Final = msgspec.json.Decoder(Usage)
@@ -65,6 +66,8 @@ class _Answer(msgspec.Struct):
     usage: Usage | None = None
     choices: list[_Choice] | None = None
     stop_reason: Any = None
+    object: Any = None
+    status: Any = None
 
 
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
@@ -79,7 +82,10 @@ def scan_json(text: bytes) -> Scan:
     scan = Scan()
     if answer.usage is not None:
         scan.add_usage(answer.usage)
-    reason = answer.choices[-1].finish_reason if answer.choices else answer.stop_reason
+    if answer.choices:
+        reason = answer.choices[-1].finish_reason
+    else:
+        reason = answer.status if answer.object == "response" else answer.stop_reason
     if isinstance(reason, str) and _WORD.fullmatch(reason) is not None:
         scan.finish_reason = reason
     return scan
@@ -102,6 +108,9 @@ def scan_text(text: bytes) -> Scan:
             if found is not None:
                 scan.finish_reason = found[1].decode()
             at = text.rfind(name, 0, at)
+    if scan.finish_reason is None and b'"response.' in text:
+        for final in _FINAL.finditer(text):
+            scan.finish_reason = final[1].decode()
     return scan
 
 

@@ -138,13 +138,6 @@ def test_what_this_release_cannot_do_is_refused_and_not_ignored(key: str) -> Non
     assert all(line.startswith("f.toml:2:") for line in found), found
 
 
-@pytest.mark.parametrize("endpoint", ["responses", "messages", "embeddings", "rerank"])
-def test_endpoints_of_later_releases_are_refused(endpoint: str) -> None:
-    assert faults(tier(f'serves = ["{endpoint}"]')) == [
-        f"f.toml:5: router.tiers[0].serves[0]: {endpoint} is not available in this release; allowed: chat, completions"
-    ]
-
-
 @pytest.mark.parametrize(
     "url",
     [
