@@ -9,7 +9,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -19,13 +20,26 @@ import httpx
 from sndr.errors import ControlError, InputError, SndrError
 from sndr.router.wire.boot import BootConfig
 
-__all__ = ["DEFAULT_URL", "OPERATOR_TOKEN_ENV", "Answer", "Client", "RefusedError", "TransportError", "address_of"]
+__all__ = [
+    "DEFAULT_URL",
+    "OPERATOR_TOKEN_ENV",
+    "Answer",
+    "Client",
+    "Fence",
+    "Fenced",
+    "RefusedError",
+    "TransportError",
+    "UnsettledError",
+    "address_of",
+]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8710"
 OPERATOR_TOKEN_ENV: Final = "SNDR_ROUTER_OPERATOR_TOKEN"  # noqa: S105 - the name of a variable
 ANSWER_MAX_BYTES: Final = 262_144
 _MARGIN_S: Final = 10.0
 _CONNECT_S: Final = 5.0
+_APPLY_OVERHEAD_S: Final = 30.0
+_FENCED_ATTEMPTS: Final = 10
 
 
 class TransportError(SndrError):
@@ -52,6 +66,31 @@ class Answer:
 
     raw: bytes
     document: Any
+
+
+class UnsettledError(ControlError):
+    """The routes changed during every attempt at a fenced read, or the gateway has none to fence with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What identifies the routes that were in force: the history, the place in it, and the content.
+
+    Attributes:
+        authority_id: None where the credential is a client's, which is not shown it.
+    """
+
+    authority_id: str | None
+    route_revision: int
+    effective_route_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """An observation, and the one set of routes that was in force while it was made."""
+
+    answer: Answer
+    fence: Fence
 
 
 def address_of(config: BootConfig) -> str:
@@ -154,6 +193,62 @@ class Client:
         """Close the usage rows of runs that are proven dead."""
         return self.call("POST", "/v1/admin/usage/reconcile", {"confirm": True}, bound_s=60)
 
+    def routes(self) -> Answer:
+        """``GET /v1/admin/routes``."""
+        return self.call("GET", "/v1/admin/routes")
+
+    def preview(self, change: Mapping[str, Any]) -> Answer:
+        """``POST /v1/admin/routes/preview``: what a change would do. Changes nothing."""
+        return self.call("POST", "/v1/admin/routes/preview", change, bound_s=60)
+
+    def apply(
+        self, preview_id: str, sha256: str, *, confirm: bool, drain_timeout_s: int = 60, verify_timeout_s: int = 30
+    ) -> Answer:
+        """``POST /v1/admin/routes/apply``: do what a preview said. The same call again answers with its receipt."""
+        body = {
+            "preview_id": preview_id,
+            "preview_sha256": sha256,
+            "confirm": confirm,
+            "drain_timeout_s": drain_timeout_s,
+            "verify_timeout_s": verify_timeout_s,
+        }
+        # the target is proven before the commit and again after it
+        bound = drain_timeout_s + 2 * verify_timeout_s + _APPLY_OVERHEAD_S
+        return self.call("POST", "/v1/admin/routes/apply", body, bound_s=bound)
+
+    def drain_wait(self, timeout_s: int) -> Answer:
+        """``GET /v1/admin/routes/drain``: wait for the drain of the change at hand. Changes nothing."""
+        return self.call("GET", f"/v1/admin/routes/drain?timeout_s={timeout_s}", bound_s=timeout_s)
+
+    def check_authority(self) -> Answer:
+        """``GET /v1/admin/routes/check``: compare the authority file with the gateway's memory of it."""
+        return self.call("GET", "/v1/admin/routes/check")
+
+    def read_fenced(self, observe: Callable[[Client], Answer], *, attempts: int = _FENCED_ATTEMPTS) -> Fenced:
+        """A live observation that belongs to one set of routes.
+
+        Reads the status, the observation and the status again, and takes the observation only if all three carry the
+        same fence. Revisions never come back, so nothing was published between the two statuses.
+
+        Args:
+            observe: Reads what is wanted (`Client.models`, `Client.tiers`); its answer carries the fence as members.
+            attempts: How often to start over while routes change.
+
+        Raises:
+            UnsettledError: `fence_missing` where an answer has no fence (the gateway has no route authority, or the
+                observation is none of live state); `fence_unsettled` when no attempt saw one set of routes.
+            RefusedError: The gateway answered with an error.
+            TransportError: There was no whole answer.
+        """
+        before = _status_fence(self.status())
+        for _ in range(attempts):
+            answer = observe(self)
+            after = _status_fence(self.status())
+            if before == after and _is_under(answer.document, after):
+                return Fenced(answer, after)
+            before = after
+        raise UnsettledError("fence_unsettled", f"the routes changed during each of {attempts} reads")
+
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, bound_s: float = 30) -> Answer:
         """One request.
 
@@ -165,6 +260,7 @@ class Client:
             TransportError: There was no whole answer.
         """
         timeout = httpx.Timeout(bound_s + _MARGIN_S, connect=_CONNECT_S)
+        deadline = time.monotonic() + bound_s + _MARGIN_S
         try:
             with self._http.stream(method, path, json=body, timeout=timeout) as response:
                 raw = bytearray()
@@ -172,6 +268,8 @@ class Client:
                     raw += piece
                     if len(raw) > ANSWER_MAX_BYTES:
                         raise TransportError("answer_too_large", f"the answer of {self.url} is too large")
+                    if time.monotonic() > deadline:  # httpx bounds each read; a peer may send a byte now and then
+                        raise TransportError("timeout", f"{self.url} did not answer in time")
         except httpx.TimeoutException as exc:
             raise TransportError("timeout", f"{self.url} did not answer in time") from exc
         except httpx.ConnectError as exc:
@@ -184,6 +282,30 @@ class Client:
         if document is None:
             raise TransportError("broken_answer", f"{self.url} answered with something that is not JSON")
         return Answer(bytes(raw), document)
+
+
+def _fence_of(document: Any, authority_id: object) -> Fence:
+    """The fence that an answer carries as its members.
+
+    Raises:
+        UnsettledError: `fence_missing`.
+    """
+    members = document if isinstance(document, dict) else {}
+    revision, sha256 = members.get("route_revision"), members.get("effective_route_sha256")
+    if type(revision) is not int or not isinstance(sha256, str) or not isinstance(authority_id, str | None):
+        raise UnsettledError("fence_missing", "the answer carries no route_revision and effective_route_sha256")
+    return Fence(authority_id, revision, sha256)
+
+
+def _status_fence(answer: Answer) -> Fence:
+    authority = answer.document.get("route_authority") if isinstance(answer.document, dict) else None
+    return _fence_of(answer.document, authority.get("authority_id") if isinstance(authority, dict) else None)
+
+
+def _is_under(document: Any, fence: Fence) -> bool:
+    """Whether an observation was made under these routes; it need not repeat the authority's id."""
+    own = document.get("authority_id") if isinstance(document, dict) else None
+    return _fence_of(document, fence.authority_id if own is None else own) == fence
 
 
 def _decode(raw: bytes) -> Any:

@@ -23,7 +23,11 @@ AREAS: dict[str, tuple[list[str], str, str, list[tuple[str, str]]]] = {
         ["sndr/router/*.py", "sndr/router/*/*.py", "sndr/cli/router/*.py"],
         "docs/errors.md",
         "## Codes of the router's verbs",
-        [("docs/operations.md", "## Management API"), ("docs/runbook-start.md", "## Start-up codes")],
+        [
+            ("docs/operations.md", "## Management API"),
+            ("docs/live-routes.md", "## After a failure"),
+            ("docs/runbook-start.md", "## Start-up codes"),
+        ],
     ),
 }
 #: Written by the edge itself, not raised.

@@ -1,4 +1,4 @@
-"""Verbs that talk to a running gateway: status, models, quiesce, drain, readmit.
+"""Verbs that talk to a running gateway: status, models, quiesce, drain, readmit; and how every such verb asks.
 
 Exit: 0 done, 1 not achieved and the state is known, 2 usage or configuration (credentials too), 3 refused as things
 are, 4 the authority is unsafe or uncertain, 5 no answer: the outcome is unknown.
@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from sndr.cli.output import CommandError, write_out
+from sndr.cli.router.advice import Where, exit_code, next_commands
 from sndr.errors import InputError
 
 if TYPE_CHECKING:
     from sndr.router.client import Answer, Client, RefusedError
 
 __all__ = ["ask", "connect", "drain", "models", "online_options", "quiesce", "readmit", "status"]
-
-_CONFLICTS: Final = frozenset({409, 412, 422, 428})
-_UNSAFE_CODES: Final = frozenset(
-    {
-        "authority_changed_externally",
-        "authority_lock_lost",
-        "authority_path_moved",
-        "authority_read_only",
-        "authority_write_uncertain",
-    }
-)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -82,31 +72,35 @@ def ask(question: Callable[[Client], Answer], config_path: str | None, url: str 
         with connect(config_path, url, auth_env) as client:
             return question(client)
     except RefusedError as error:
-        raise CommandError(error.code, _with_reason(error), _exit_code(error)) from error
+        message = _explained(error, Where(config_path, url, auth_env))
+        raise CommandError(error.code, message, exit_code(error.status, error.code)) from error
     except TransportError as error:
         message = f"{error.message}; the outcome is unknown: run sndr router status"
         raise CommandError(error.code, message, 5) from error
 
 
-def _with_reason(error: RefusedError) -> str:
+def _explained(error: RefusedError, where: Where) -> str:
+    """The gateway's sentence, the probe's reason, and the legal next steps, on one line."""
     reason = error.body.get("reason")
-    return f"{error.message} ({reason})" if isinstance(reason, str) else error.message
-
-
-def _exit_code(error: RefusedError) -> int:
-    if error.code in _UNSAFE_CODES:
-        return 4
-    if error.status in _CONFLICTS:
-        return 3
-    return 2 if error.status < 500 else 1
+    said = f"{error.message} ({reason})" if isinstance(reason, str) else error.message
+    commands = next_commands(error.body, where)
+    return f"{said} Next: {' | '.join(commands)}" if commands else said
 
 
 @click.command("status")
+@click.option("--check", is_flag=True, help="Compare the authority file with the gateway's memory of it instead.")
 @online_options
-def status(config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> None:
-    """Show the gateway, its tiers and its routes as they are now."""
+def status(check: bool, config_path: str | None, url: str | None, auth_env: str | None, as_json: bool) -> int:
+    """Show the gateway, its tiers and its routes as they are now. With --check: exit 4 unless the file is as it was."""
+    if check:
+        answer = ask(lambda client: client.check_authority(), config_path, url, auth_env)
+        result = answer.document["result"]
+        _print(answer, as_json, lambda it: f"authority file: {it['result']}\n")
+        return 0 if result == "consistent" else 4
     answer = ask(lambda client: client.status(), config_path, url, auth_env)
-    _print(answer, as_json, _status_text)
+    where = Where(config_path, url, auth_env)
+    _print(answer, as_json, lambda it: _status_text(it, where))
+    return 0
 
 
 @click.command("models")
@@ -174,7 +168,7 @@ def _running(tier: Mapping[str, Any]) -> str:
     return "1 request is" if count == 1 else f"{count} requests are"
 
 
-def _status_text(it: Mapping[str, Any]) -> str:
+def _status_text(it: Mapping[str, Any], where: Where) -> str:
     from sndr.cli.router.text import ago, span, table
 
     lines = [
@@ -188,6 +182,10 @@ def _status_text(it: Mapping[str, Any]) -> str:
             if ledger["enabled"]
             else "ledger: off"
         )
+    if it.get("route_authority") is not None:
+        from sndr.cli.router.routes_text import authority_lines
+
+        lines += authority_lines(it, where)
     rows = [["TIER", "READY", "ADMITTING", "RUNNING", "QUEUED", "CHECKED", "MODEL", "SERVER"]]
     for tier in it["tiers"]:
         limit = tier["max_concurrency"]
