@@ -73,9 +73,12 @@ def main() -> int:
                 time.sleep(0.2)
             faults = [line for line in gateway.lines if line["event"] == "internal_error"]
             code = gateway.stop()
-            print(f"{options.count} aborts, seed {options.seed}: in flight {tier['in_flight']}, queued {tier['queued']},"
-                  f" descriptors left {left}, internal errors {len(faults)}, exit {code}")  # fmt: skip
-            return int(bool(tier["in_flight"] or tier["queued"] or left > 4 or faults or code))
+            noise = len(gateway.raw) - len(gateway.lines)
+            print(
+                f"{options.count} aborts, seed {options.seed}: in flight {tier['in_flight']}, queued {tier['queued']},"
+                f" descriptors left {left}, internal errors {len(faults)}, stray lines {noise}, exit {code}"
+            )
+            return int(bool(tier["in_flight"] or tier["queued"] or left > 4 or faults or noise or code))
 
 
 if __name__ == "__main__":
