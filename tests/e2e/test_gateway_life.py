@@ -184,6 +184,22 @@ def test_a_server_that_accepts_and_never_answers_does_not_stop_its_neighbour(tmp
                 raw.close()
 
 
+def test_a_tier_that_streams_is_not_ejected_by_probes_that_time_out(tmp_path: Path) -> None:
+    with synthetic_process() as upstream:
+        router = "probe_timeout_s = 0.05\nprobe_failures = 1\nprobe_interval_s = 0.1"
+        path = boot_file(tmp_path, upstream.base_url)
+        path.write_text(path.read_text().replace("probe_interval_s = 0.2", router))
+        with gateway_process(path) as gateway, connected(gateway.url) as raw:
+            raw.send(request(chat(True, synthetic={"tokens": 40, "token_delay_ms": 30})))
+            raw.until(b" t1")
+            # A listener whose queue is never emptied: connects succeed or hang, and nothing is answered.
+            upstream.set(listening=False)
+            with socket.create_server(("127.0.0.1", int(upstream.address.rsplit(":", 1)[1])), backlog=0):
+                raw.until(b" t38")
+                assert not [line for line in gateway.lines if line["event"] == "tier_unready"]
+                gateway.wait_event(lambda line: line["event"] == "tier_unready", 10)
+
+
 def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
     with synthetic_process() as upstream:
         path = boot_file(tmp_path, upstream.base_url, server="max_connections = 5")

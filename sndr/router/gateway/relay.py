@@ -37,6 +37,9 @@ ANY: Final = "any"
 RETRIES_MAX: Final = 3
 """How often a request resolves its alias again because the tier was replaced between two of its steps."""
 
+EVIDENCE_S: Final = 0.1
+"""How often the prober hears that a tier answers; it only asks whether that was within the last probe interval."""
+
 RELAYED_STATUSES: Final = frozenset((400, 404, 409, 413, 415, 422, 429, 503))
 _HOP_BY_HOP: Final = frozenset((
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -78,15 +81,28 @@ class Backend:
         force, default: `extra_body` and `extra_body_defaults`, each member as JSON.
         serves: Endpoint names.
         timeouts: Deadlines.
+        evidence_due: From when on the next answer is told to the prober as a sign of life.
     """
 
-    __slots__ = ("_base", "_origin_line", "_tail", "default", "force", "model", "pool", "serves", "timeouts")
+    __slots__ = (
+        "_base",
+        "_origin_line",
+        "_tail",
+        "default",
+        "evidence_due",
+        "force",
+        "model",
+        "pool",
+        "serves",
+        "timeouts",
+    )
 
     def __init__(
         self, tier: Tier, pool: UpstreamPool, *, host: str, prefix: str, credential: str | None, timeouts: Timeouts
     ) -> None:
         self.pool = pool
         self.timeouts = timeouts
+        self.evidence_due = 0.0
         self.model = None if tier.model is None else msgspec.json.encode(tier.model)
         self.force = _members(tier.extra_body)
         self.default = _members(tier.extra_body_defaults)
@@ -333,7 +349,7 @@ class Exchange:
             return
         if status < 300:
             self._outcome = "completed"
-            gateway.readiness.served(self._tier_id, self._runtime.generation)
+            self._show_life(self._first_byte_at)
         else:
             self._outcome = "upstream_error"
             self._error_code = "upstream_error"
@@ -364,6 +380,13 @@ class Exchange:
         connection.start(status, fields, length, body)
         if complete:
             self._complete()
+
+    def _show_life(self, now: float) -> None:
+        """Tell the prober that the tier answers, now and then."""
+        backend = self._backend
+        if now >= backend.evidence_due:
+            backend.evidence_due = now + EVIDENCE_S
+            self._gateway.readiness.served(self._tier_id, self._runtime.generation)
 
     def response_data(self, data: bytes) -> None:
         """Bytes of the body."""
@@ -453,6 +476,8 @@ class Exchange:
         state = self._state
         if state == _RELAYING:
             timeouts = self._backend.timeouts
+            if now - self._heard_at < 2 * EVIDENCE_S:
+                self._show_life(now)
             if not self._paused and now - self._heard_at > timeouts.idle_s:
                 self._time_out("the model server sent nothing for too long")
             elif now - self._context.started > timeouts.total_s:

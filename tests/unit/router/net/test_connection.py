@@ -1,0 +1,221 @@
+"""A client connection over a transport that the test controls: order, delivery, leaving, limits. No socket, no loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sndr.router.net.server import Connection, ServerLimits
+from sndr.router.wire.http1 import RequestHead
+
+GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Transport:
+    """Keeps what is written; `buffered` is what the socket would not take."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.buffered = 0
+        self.calls: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def set_write_buffer_limits(self, high: int | None = None) -> None:
+        self.calls.append(f"limits {high}")
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.calls.append(name)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def watch(self, watched: object) -> None: ...
+
+    def unwatch(self, watched: object) -> None: ...
+
+
+class Application:
+    """Answers nothing by itself; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.refused: list[int] = []
+        self.events: list[str] = []
+        self.room = 1000
+
+    def accept_head(self, connection: Connection, head: RequestHead) -> int:
+        self.seen.append(head.path)
+        return self.room
+
+    def accept_request(self, connection: Connection, body: bytes) -> None:
+        connection.answer_later(self)
+
+    def refuse_malformed(self, connection: Connection, head: RequestHead | None, status: int, message: str) -> None:
+        self.refused.append(status)
+        connection.respond(status, b"", b"no", close=True)
+
+    def client_gone(self) -> None:
+        self.events.append("gone")
+
+    def client_stalled(self) -> None:
+        self.events.append("stalled")
+
+    def client_ready(self) -> None:
+        self.events.append("ready")
+
+    def delivered(self) -> None:
+        self.events.append("delivered")
+
+    def tick(self, now: float) -> None:
+        self.events.append("tick")
+
+
+class Later:
+    """Runs what waits for the end of the loop's iteration when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def call(self, callback: Any) -> None:
+        self.waiting.append(callback)
+
+    def run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+
+
+class World:
+    def __init__(self) -> None:
+        self.application = Application()
+        self.ticker = Clock()
+        self.after_writes = Later()
+        self.limits = ServerLimits(header_timeout_s=10, body_timeout_s=5, keepalive_idle_s=75)
+        self.connections: set[Connection] = set()
+        self.closing = False
+        self.refused = 0
+        self.transport = Transport()
+        self.connection = Connection(self)  # type: ignore[arg-type]
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.req("R16")
+def test_delivered_means_that_the_socket_has_the_last_byte(world: World) -> None:
+    world.connection.data_received(GET)
+    world.connection.start(200, b"", None, b"abc")
+    world.transport.buffered = 500
+    world.connection.end()
+    assert world.application.events == []
+    world.after_writes.run()
+    assert world.application.events == []
+    assert world.transport.calls[-1] == "limits 0"  # asks to be told when the buffer is empty
+    world.connection.pause_writing()
+    world.transport.buffered = 0
+    world.connection.resume_writing()
+    assert world.application.events == ["delivered"]
+    assert world.transport.written.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+
+
+def test_next_request_waits_for_the_response_before_it(world: World) -> None:
+    world.connection.data_received(GET + GET.replace(b"/a", b"/b"))
+    assert world.application.seen == ["/a"]
+    world.connection.respond(200, b"", b"one")
+    assert world.application.seen == ["/a", "/b"]
+    world.connection.respond(200, b"", b"two")
+    assert world.transport.written.index(b"one") < world.transport.written.index(b"two")
+
+
+def test_reading_ahead_is_bounded(world: World) -> None:
+    world.connection.data_received(GET)
+    world.connection.data_received(GET * 3000)
+    assert world.transport.calls == ["pause_reading"]
+    world.connection.respond(200, b"", b"")
+    assert "resume_reading" in world.transport.calls
+
+
+@pytest.mark.parametrize("how", ["eof", "lost"])
+def test_a_client_that_leaves_is_noticed_once(world: World, how: str) -> None:
+    world.connection.data_received(GET)
+    if how == "eof":
+        assert not world.connection.eof_received()
+    world.connection.connection_lost(None)
+    assert world.application.events == ["gone"]
+    assert not world.connections
+
+
+def test_half_closing_after_the_answer_was_made_still_delivers_it(world: World) -> None:
+    world.connection.data_received(GET)
+    world.transport.buffered = 5
+    world.connection.respond(200, b"", b"x")
+    assert world.connection.eof_received()
+    world.transport.buffered = 0
+    world.after_writes.run()
+    assert world.application.events == ["delivered"]
+    assert world.transport.calls[-1] == "close"
+
+
+@pytest.mark.parametrize(
+    ("sent", "after_s", "status"),
+    [(b"GET /", 10, 408), (GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\nab"), 5, 408), (b"", 10, None)],
+)
+def test_time_limits(world: World, sent: bytes, after_s: float, status: int | None) -> None:
+    if sent:
+        world.connection.data_received(sent)
+    world.connection.tick(after_s - 0.1)
+    assert not world.transport.calls
+    world.connection.tick(after_s)
+    assert world.application.refused == ([status] if status else [])
+    assert world.transport.calls
+
+
+def test_a_client_that_takes_nothing_is_gone_after_a_minute(world: World) -> None:
+    world.connection.data_received(GET)
+    world.connection.start(200, b"", None, b"abc")
+    world.transport.buffered = 500
+    world.connection.tick(1.0)
+    world.connection.tick(60.9)
+    assert "gone" not in world.application.events
+    world.transport.buffered = 400  # it took a little
+    world.connection.tick(61.0)
+    world.connection.tick(120.9)
+    assert "gone" not in world.application.events
+    world.connection.tick(121.0)
+    assert world.application.events[-1] == "gone"
+    assert world.transport.calls == ["abort"]
+
+
+def test_a_body_beyond_the_room_is_refused(world: World) -> None:
+    world.application.room = 3
+    world.connection.data_received(b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n")
+    assert world.application.refused == [413]
+
+
+def test_nothing_starts_after_the_stop(world: World) -> None:
+    world.connection.data_received(GET)
+    world.closing = True
+    world.connection.close_when_idle()
+    world.connection.respond(200, b"", b"x")
+    assert b"connection: close" in world.transport.written
+    assert world.transport.calls[-1] == "close"
+    idle = World()
+    idle.connection.close_when_idle()
+    assert idle.transport.calls == ["close"]
