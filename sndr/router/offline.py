@@ -47,8 +47,6 @@ __all__ = [
     "rebase",
 ]
 
-_HONOURED = ("server.route_state_path",)
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -158,7 +156,7 @@ def load(config: str) -> Files:
     Raises:
         InputError: the file is not acceptable, or does not name an authority.
     """
-    read = boot_file.load(config, None, honoured=_HONOURED)
+    read = boot_file.load(config, None)
     if read.paths.route_state is None:
         raise InputError("route_state_not_configured", f"{config}: server.route_state_path is not set")
     return Files(config, read.paths.route_state, read.paths.usage, read.projection)

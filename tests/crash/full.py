@@ -60,6 +60,7 @@ def _strace(root: Path, cuts: int) -> list[str]:
                 while when < CALLS_MAX and victims.inject(tally, root, operation, call, action, when):
                     when += 1 if call in ("fsync", "rename", "renameat", "renameat2", "write", "fchmod") else 5
                     reached += 1
+        print(f"  {operation}: {tally.runs} runs so far", flush=True)
     print(f"  {tally.runs} runs, {reached} of them with a fault, {tally.told} answers")
     return tally.violations
 

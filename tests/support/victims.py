@@ -163,18 +163,20 @@ def inject(tally: Tally, root: Path, operation: str, call: str, action: str, whe
                 "-e",
                 f"inject={call}:{action}:when={when}",
             ],
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             deadline = time.monotonic() + WAIT_S
             while "TracerPid:\t0\n" in Path(f"/proc/{victim.pid}/status").read_text():
                 if time.monotonic() > deadline or tracer.poll() is not None:
-                    raise RuntimeError("strace did not attach")
+                    tracer.kill()
+                    raise RuntimeError(f"{operation} {call} {action} {when}: no strace: {tracer.communicate()[1]}")
                 time.sleep(0.002)
             said = finish(victim, "\n")
         finally:
             tracer.terminate()
-            tracer.wait(WAIT_S)
+            tracer.communicate(timeout=WAIT_S)
         reached = "INJECTED" in log.read_text() or victim.returncode == -signal.SIGKILL
         log.unlink()
         tally.check(f"{operation} {call} {action} at {when}", path, said, before=operation != "init")

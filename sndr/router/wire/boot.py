@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -153,7 +153,6 @@ def load(
     *,
     listen: Sequence[str] = (),
     own_hosts: frozenset[str] = frozenset(),
-    honoured: Collection[str] = (),
 ) -> BootConfig:
     """Read and check a boot file.
 
@@ -161,7 +160,6 @@ def load(
         env: The environment; None leaves credentials unresolved (a check on a machine that does not have them).
         listen: Addresses that replace ``server.listen``.
         own_hosts: Names and addresses of this machine, for the check that no tier is the gateway itself.
-        honoured: Keys of `NOT_BUILT` that the caller honours all the same (the offline verbs of the authority).
 
     Raises:
         BootError: with every fault of the file.
@@ -178,7 +176,7 @@ def load(
     except UnicodeDecodeError as exc:
         line = data.count(b"\n", 0, exc.start) + 1
         raise BootError([Finding(path, line, "", "is not UTF-8 text")]) from exc
-    return parse(text, env, source=path, listen=listen, own_hosts=own_hosts, honoured=honoured)
+    return parse(text, env, source=path, listen=listen, own_hosts=own_hosts)
 
 
 def parse(
@@ -188,7 +186,6 @@ def parse(
     source: str = "config.toml",
     listen: Sequence[str] = (),
     own_hosts: frozenset[str] = frozenset(),
-    honoured: Collection[str] = (),
 ) -> BootConfig:
     """Check the text of a boot file; as `load`, without reading."""
     text = text.replace("\r\n", "\n")
@@ -203,7 +200,7 @@ def parse(
         server = data.get("server", {})
         if isinstance(server, dict):
             data["server"] = {**server, "listen": list(listen)}
-    check = _Check(data, lines, env, own_hosts, source, honoured)
+    check = _Check(data, lines, env, own_hosts, source)
     boot = check.structure()
     check.meaning()
     if check.findings or boot is None:
@@ -322,9 +319,7 @@ class _Check:
         env: Mapping[str, str] | None,
         own_hosts: frozenset[str],
         source: str,
-        honoured: Collection[str],
     ) -> None:
-        self.honoured = honoured
         self.source = source
         self.data = data
         self.lines = lines
@@ -417,7 +412,7 @@ class _Check:
             value: Any = self.data
             for name in names:
                 value = value.get(name) if isinstance(value, dict) else None
-            if value not in (None, [], {}) and dotted not in self.honoured:
+            if value not in (None, [], {}):
                 self.add(names, f"{reason}; remove the key")
 
     def _check_tiers(self) -> None:

@@ -268,7 +268,7 @@ def test_a_file_that_cannot_be_read_is_one_finding(tmp_path: object) -> None:
 def test_the_authoritys_path_is_absolute_and_its_name_plain(path: str, is_valid: bool) -> None:
     text = server(f'route_state_path = "{path}"')
     if is_valid:
-        assert boot.parse(text, {}, honoured=["server.route_state_path"]).paths.route_state
+        assert boot.parse(text, {}).paths.route_state
     else:
         with pytest.raises(boot.BootError, match="route_state_path"):
-            boot.parse(text, {}, honoured=["server.route_state_path"])
+            boot.parse(text, {})
