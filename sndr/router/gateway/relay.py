@@ -41,10 +41,19 @@ EVIDENCE_S: Final = 0.1
 """How often the prober hears that a tier answers; it only asks whether that was within the last probe interval."""
 
 RELAYED_STATUSES: Final = frozenset((400, 404, 409, 413, 415, 422, 429, 503))
-_HOP_BY_HOP: Final = frozenset((
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade",
-))  # fmt: skip
+_HOP_BY_HOP: Final = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
 _NOT_SENT_ON: Final = _HOP_BY_HOP | {
     b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key", b"cookie",
     b"x-request-id", b"http2-settings",
@@ -54,6 +63,8 @@ _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
 }  # fmt: skip
 _ABSENT: Final = Scan()
+_row: Final = tuple.__new__
+"""Makes a named tuple from its members without the call in between that the class's own constructor would be."""
 
 
 class Timeouts:
@@ -267,23 +278,26 @@ class Exchange:
         endpoint = context.endpoint
         assert endpoint is not None
         self._key = ledger.start(
-            StartRow(
-                context.wall_ms,
-                context.request_id,
-                context.client_id,
-                endpoint.kind,
-                endpoint.name,
-                1 if self._request.stream else 0,
-                self._alias,
-                self._tier_id,
-                runtime.generation,
-                snapshot.authority_id,
-                snapshot.route_revision,
-                snapshot.effective_route_sha256,
-                queue_ms,
-                context.request_bytes,
-                lease.admission_seq,
-                None,
+            _row(
+                StartRow,
+                (
+                    context.wall_ms,
+                    context.request_id,
+                    context.client_id,
+                    endpoint.kind,
+                    endpoint.name,
+                    1 if self._request.stream else 0,
+                    self._alias,
+                    self._tier_id,
+                    runtime.generation,
+                    snapshot.authority_id,
+                    snapshot.route_revision,
+                    snapshot.effective_route_sha256,
+                    queue_ms,
+                    context.request_bytes,
+                    lease.admission_seq,
+                    None,
+                ),
             ),
             self._accounted,
         )
@@ -578,23 +592,26 @@ class Exchange:
             assert gateway.ledger is not None
             gateway.ledger.finish(
                 self._key,
-                FinishRow(
-                    wall_ms,
-                    self._outcome,
-                    self._status,
-                    self._error_code,
-                    scan.finish_reason,
-                    prompt,
-                    "absent" if prompt is None else "upstream",
-                    completion,
-                    "absent" if completion is None else "upstream",
-                    cached,
-                    "absent" if cached is None else "upstream",
-                    first_ms,
-                    total_ms,
-                    self._response_bytes,
-                    self._retries,
-                    lease.next_release_seq(),
+                _row(
+                    FinishRow,
+                    (
+                        wall_ms,
+                        self._outcome,
+                        self._status,
+                        self._error_code,
+                        scan.finish_reason,
+                        prompt,
+                        "absent" if prompt is None else "upstream",
+                        completion,
+                        "absent" if completion is None else "upstream",
+                        cached,
+                        "absent" if cached is None else "upstream",
+                        first_ms,
+                        total_ms,
+                        self._response_bytes,
+                        self._retries,
+                        lease.next_release_seq(),
+                    ),
                 ),
             )
         lease.release()
