@@ -392,7 +392,9 @@ class Routes:
         proposed = _proposed(record, rc.Rollback())
         new_id = self._new_id()
         command = fx.RollBack(call, new_id, sha256(proposed), parent_id=named, accepts_unready=wanted.accept_unready)
-        will = ("commit", "publish") if wanted.accept_unready else ("commit", "publish", "verify", "readmit")
+        # Out of doubt the new revision is only made certain; its verification is a step of its own.
+        stops = wanted.accept_unready or machine.state is State.UNCERTAIN
+        will = ("commit", "publish") if stops else ("commit", "publish", "verify", "readmit")
         return _Plan(command, new_id, proposed=proposed, scope=scope, will=will)
 
     def _exclude(self, before: Projection, after: Projection, scope: Sequence[str]) -> None:
@@ -418,7 +420,8 @@ class Routes:
             assert proposed is not None
             checks += await self._check_targets(machine, proposed)
         elif proposed is not None and not isinstance(command, fx.Drain):
-            advisory = getattr(command, "prepares", False) or getattr(command, "accepts_unready", False)
+            unproven = machine.state is State.UNCERTAIN  # what is proposed there is not checked before it is written
+            advisory = getattr(command, "prepares", False) or getattr(command, "accepts_unready", False) or unproven
             checks += await self._check_candidates(plan.scope, proposed, blocking=not advisory)
         if isinstance(command, fx.Cancel | fx.Verify):
             # The machine proves again, and a failure there must leave its trace: nothing is forbidden here.
