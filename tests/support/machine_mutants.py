@@ -213,6 +213,12 @@ def _publish_on_doubt(state: State) -> Step:
     return after(change)
 
 
+def _forgets_older(_was: Machine, event: fx.Event, machine: Machine, effects: Effects) -> tuple[Machine, Effects]:
+    if isinstance(event, fx.WriteUncertain) and machine.maybe:
+        return replace(machine, maybe=machine.maybe[-1:]), effects
+    return machine, effects
+
+
 def _flagged(name: str, invariant: str, bounds: Bounds) -> Mutant:
     return Mutant(name, invariant, flags=frozenset({name}), bounds=bounds)
 
@@ -272,6 +278,7 @@ MUTANTS: Final = (
     _flagged("admitting_unchecked", "R25", replace(SMALL, aliases=True, quiesce=True)),
     _flagged("completion_readmits", "INV-10", replace(SMALL, quiesce=True)),
     Mutant("open_on_timeout", "INV-9", after(_open_on_timeout), bounds=replace(CLIENTS, timeouts=True)),
+    Mutant("forgets_older_attempt", "R83", after(_forgets_older), bounds=SMALL),
     Mutant("shutdown_releases", "INV-7", after(_shutdown_releases), bounds=replace(SMALL, shutdown=True)),
 )
 
@@ -311,6 +318,7 @@ WHAT: Final = {
     "admitting_unchecked": "an alias moves to a tier that the operator has quiesced",
     "completion_readmits": "the end of a transaction clears the operator's bit",
     "open_on_timeout": "a drain that runs out opens the gate",
+    "forgets_older_attempt": "of several writes of unknown outcome only the last can be made certain",
     "shutdown_releases": "a shutdown during the last write opens the gate",
 }
 """Each mutant in words."""

@@ -216,10 +216,7 @@ class Oracle:
         try:
             self.write(back)
         except Failed:
-            return self.stop(
-                "write_uncertain" if in_doubt else "write_failed",
-                "authority_write_uncertain" if in_doubt else "authority_write_failed",
-            )
+            return self.stop("write_uncertain" if in_doubt else "write_failed", "authority_write_failed")
         except Doubt:
             return "authority_write_uncertain"
         self.standing = "committed"
@@ -240,8 +237,9 @@ class Oracle:
             code = "cancel_target_unverified" if before else "identity_mismatch"
         try:
             self.write(chosen)
-        except (Failed, Doubt):
-            self.standing, self.attention = "uncertain", "write_uncertain"
+        except Failed:
+            return self.stop("write_uncertain", "authority_write_failed")
+        except Doubt:
             return "authority_write_uncertain"
         self.publish()
         self.stand(chosen, attention)

@@ -16,11 +16,19 @@ from sndr.router.core import receipt as rc
 from sndr.router.core import transaction as tr
 from sndr.router.core.invariants import check_machine, check_record, check_step, propose
 from sndr.router.core.projection import Projection, TierTarget, changed_tiers, sha256
-from sndr.router.core.transaction import Machine, State
+from sndr.router.core.transaction import Machine, State, next_actions
 from tests.support.machine import PREVIEW, boot, record
 
 TIERS = ("a", "b")
 MODELS = {"a": ("m1", "m2"), "b": ("n1", "n2")}
+_ACTION = {
+    fx.Drain: "drain",
+    fx.Resume: "resume",
+    fx.Cancel: "cancel",
+    fx.Verify: "verify",
+    fx.RollBack: "rollback",
+    fx.Reassert: "reassert",
+}
 Step = Callable[[Machine, fx.Event], tuple[Machine, tuple[fx.Effect, ...]]]
 
 
@@ -170,7 +178,7 @@ def key(world: World) -> object:
             task and (type(task), getattr(task, "prepares", None), getattr(task, "accepts_unready", None)),
             machine.receipt and machine.receipt.proposed_sha256,
             _record_key(machine.attempt),
-            _record_key(machine.seen),
+            frozenset(map(_record_key, machine.maybe)),
             _record_key(machine.fallback),
             machine.failure,
             machine.attention and machine.attention.code,
@@ -322,7 +330,7 @@ def _perform(world: World, effect: fx.Effect, mutant: Mutant) -> World:
             if kind is fx.WriteKind.ALIAS and not _is_admitting(world, written):
                 raise Violation("R25", "an alias was committed to a tier that does not admit")
             if kind is fx.WriteKind.STARTUP and "no_boot_resync" in mutant.flags:
-                return feed(world._replace(ask=effect), fx.Written(effect.ticket), mutant)
+                return feed(world._replace(ask=effect, visible=written), fx.Written(effect.ticket), mutant)
             return world._replace(ask=effect, renamed=False)
         case fx.Retire() | fx.Reply():
             return world
@@ -608,8 +616,17 @@ def _commands(world: World, machine: Machine, bounds: Bounds, mutant: Mutant) ->
     def give(command: fx.Command) -> Callable[[], World]:
         return lambda: feed(world, command, mutant)
 
+    def offered(command: fx.Command) -> Callable[[], World]:
+        def tried() -> World:
+            reached = feed(world, command, mutant)
+            if reached is world and _ACTION.get(type(command)) in next_actions(machine):
+                raise Violation("R83", f"{type(command).__name__} is offered and refused")
+            return reached
+
+        return tried
+
     for label, command in _offers(world, machine, bounds):
-        yield label, give(command)
+        yield label, offered(command)
         if bounds.misuse:
             for reason, call in _misused(command.call, machine):
                 yield f"{label} ({reason})", give(replace(command, call=call))

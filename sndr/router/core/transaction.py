@@ -225,8 +225,9 @@ class Machine:
         receipt: The transaction as known now: the record's, plus what happened since the last write.
         gated: Tiers whose gate this machine has closed.
         task: The command being carried out; its caller waits for a reply.
-        attempt: The record of a write in flight or of unknown outcome.
-        seen: What the disk showed before that write.
+        attempt: The record of a write in flight.
+        maybe: What the disk may show while the outcome of a write is unknown, oldest first.
+        write_seq: Highest number of a record that may be on disk.
         fallback: While the outcome is unknown and a gate is closed, the record that keeps the hold.
         failure: Why a target did not prove itself during a re-assertion.
         earlier_evidence: Evidence of the transaction before this one, so that it cannot be used twice.
@@ -244,7 +245,8 @@ class Machine:
     gated: tuple[str, ...] = ()
     task: Command | None = None
     attempt: rc.Record | None = None
-    seen: rc.Record | None = None
+    maybe: tuple[rc.Record, ...] = ()
+    write_seq: int = 0
     fallback: rc.Record | None = None
     failure: Code | None = None
     earlier_evidence: rc.Evidence | None = None
@@ -410,11 +412,8 @@ def _note(receipt: rc.Receipt, code: str, at_ms: int) -> rc.Receipt:
 
 def _persist(machine: Machine, kind: WriteKind, record: rc.Record) -> Outcome:
     """Ask for a durable write of `record`, numbered above everything that may be on disk."""
-    assert machine.record is not None
-    highest = max(machine.record.write_seq, 0 if machine.attempt is None else machine.attempt.write_seq)
-    numbered = replace(record, write_seq=highest + 1)
-    seen = machine.record if machine.seen is None else machine.seen
-    return replace(machine, attempt=numbered, seen=seen), (fx.Persist(machine.ticket + 1, kind, numbered),)
+    numbered = replace(record, write_seq=machine.write_seq + 1)
+    return replace(machine, attempt=numbered), (fx.Persist(machine.ticket + 1, kind, numbered),)
 
 
 def _as_written(machine: Machine, event: fx.Written | fx.WriteUncertain) -> rc.Record:
@@ -431,7 +430,8 @@ def _durable(machine: Machine, event: fx.Written) -> Machine:
         record=record,
         receipt=record.transaction,
         attempt=None,
-        seen=None,
+        maybe=(),
+        write_seq=record.write_seq,
         fallback=None,
         max_attempted=max(machine.max_attempted, record.current.route_revision),
     )
@@ -439,8 +439,7 @@ def _durable(machine: Machine, event: fx.Written) -> Machine:
 
 def _undone(machine: Machine) -> Machine:
     """The attempt left no trace."""
-    assert machine.record is not None
-    return replace(machine, attempt=None, seen=None)
+    return replace(machine, attempt=None)
 
 
 def _publish(machine: Machine, replaced: tuple[str, ...]) -> tuple[Machine, tuple[Effect, ...]]:
@@ -524,8 +523,7 @@ _SPARE: Final = 16
 
 def _exhausted(machine: Machine, spare: int = 1) -> bool:
     """Whether the counters cannot number what is asked for; a new transaction leaves enough to end it either way."""
-    assert machine.record is not None
-    return max(machine.max_attempted, machine.record.write_seq) > INTEGER_MAX - spare
+    return max(machine.max_attempted, machine.write_seq) > INTEGER_MAX - spare
 
 
 # --- start
@@ -537,6 +535,7 @@ def _loaded(machine: Machine, record: rc.Record) -> Machine:
     return Machine(
         record=record,
         receipt=record.transaction,
+        write_seq=record.write_seq,
         max_attempted=max(record.current.route_revision, committed),
         ticket=machine.ticket,
     )
@@ -557,7 +556,7 @@ def _start_failed(machine: Machine, event: fx.WriteFailed | fx.WriteUncertain | 
             code = Code.AUTHORITY_WRITE_UNCERTAIN
         case _:
             code = event.code
-    return replace(machine, attempt=None, seen=None), (fx.Refuse(code),)
+    return _undone(machine), (fx.Refuse(code),)
 
 
 def _asserted(machine: Machine, event: fx.Written) -> Outcome:
@@ -895,21 +894,29 @@ def _write_failed(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> 
     return _halt(undone, AttentionCode.WRITE_FAILED, event.code, event.at_ms)
 
 
-def _uncertain(machine: Machine, event: fx.WriteUncertain | fx.WriteFailed | fx.WriteRefused) -> Outcome:
+def _uncertain(machine: Machine, event: fx.WriteUncertain) -> Outcome:
     """Nobody knows what a power loss would leave: publish nothing, open nothing, write only what a person chose."""
-    attempt, record, fallback = machine.attempt, machine.record, machine.fallback
-    assert attempt is not None
+    attempt, record, fallback = _as_written(machine, event), machine.record, machine.fallback
     assert record is not None
-    if isinstance(event, fx.WriteUncertain):
-        attempt = _as_written(machine, event)
     if fallback is None:
         holding = [r for r in (attempt, record) if r.transaction is not None and r.transaction.hold]
         fallback = holding[0] if holding else None
-    highest = max(machine.max_attempted, attempt.current.route_revision)
-    doubtful = replace(machine, attempt=attempt, fallback=fallback, max_attempted=highest)
-    if isinstance(event, fx.WriteRefused):
-        return _halt(doubtful, AttentionCode(event.code.value), event.code, event.at_ms)
+    doubtful = replace(
+        machine,
+        attempt=None,
+        maybe=(*(machine.maybe or (record,)), attempt),
+        write_seq=attempt.write_seq,
+        fallback=fallback,
+        max_attempted=max(machine.max_attempted, attempt.current.route_revision),
+    )
     return _halt(doubtful, AttentionCode.WRITE_UNCERTAIN, Code.AUTHORITY_WRITE_UNCERTAIN, event.at_ms)
+
+
+def _still_uncertain(machine: Machine, event: fx.WriteFailed | fx.WriteRefused) -> Outcome:
+    """The attempt to end the doubt left no trace, and the doubt is what it was."""
+    if isinstance(event, fx.WriteRefused):
+        return _halt(_undone(machine), AttentionCode(event.code.value), event.code, event.at_ms)
+    return _halt(_undone(machine), AttentionCode.WRITE_UNCERTAIN, event.code, event.at_ms)
 
 
 def _published(machine: Machine, event: fx.Written) -> Outcome:
@@ -1036,13 +1043,13 @@ def _rolled_back(machine: Machine, event: fx.Written) -> Outcome:
 
 def _reconsider(machine: Machine, command: fx.Reassert) -> Outcome | Code:
     """Choose the record that is visible; one that ends a hold needs its target proved again before it may."""
-    visible = next((r for r in (machine.attempt, machine.seen) if r and r.write_seq == command.visible_seq), None)
+    visible = next((shown for shown in machine.maybe if shown.write_seq == command.visible_seq), None)
     if visible is None:
         return Code.AUTHORITY_CHANGED_EXTERNALLY
     receipt = visible.transaction
     if command.transaction_id != (None if receipt is None else receipt.id):
         return Code.TRANSACTION_CHANGED
-    begun = replace(machine, task=command, attention=None, seen=visible)
+    begun = replace(machine, task=command, attention=None, maybe=(visible,))
     ticket = machine.ticket + 1
     if machine.gated and (receipt is None or not receipt.hold):
         assert machine.published is not None
@@ -1071,8 +1078,8 @@ def _reassert(machine: Machine, event: fx.IdentityProved) -> Outcome:
         assert machine.fallback is not None
         record = _reverted(machine, machine.fallback, machine.task, event.at_ms)
         return _persist(machine, WriteKind.ROLLBACK, record)
-    assert machine.seen is not None
-    return _persist(machine, WriteKind.REASSERT, machine.seen)
+    (visible,) = machine.maybe
+    return _persist(machine, WriteKind.REASSERT, visible)
 
 
 def _reassert_hold(machine: Machine, event: fx.IdentityFailed) -> Outcome:
@@ -1191,9 +1198,9 @@ _ACTIONS: Final[Mapping[tuple[State, type[Event]], _Action]] = MappingProxyType(
         (_S.RECHECKING, fx.IdentityFailed): _reassert_hold,
         (_S.RECHECKING, fx.Shutdown): _stop,
         (_S.REASSERTING, fx.Written): _asserted,
-        (_S.REASSERTING, fx.WriteFailed): _uncertain,
+        (_S.REASSERTING, fx.WriteFailed): _still_uncertain,
         (_S.REASSERTING, fx.WriteUncertain): _uncertain,
-        (_S.REASSERTING, fx.WriteRefused): _uncertain,
+        (_S.REASSERTING, fx.WriteRefused): _still_uncertain,
         (_S.REASSERTING, fx.Shutdown): _finish_write,
     }
 )

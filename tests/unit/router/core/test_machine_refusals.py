@@ -643,8 +643,7 @@ def reassert(machine: Machine, shown: rc.Record | None) -> fx.Reassert:
 def test_reassert_makes_the_visible_record_certain(kind: fx.WriteKind, standing: Standing) -> None:
     machine = doubtful(kind)
     published = machine.published
-    assert machine.attempt is not None
-    after, effects = run(machine, reassert(machine, machine.attempt))
+    after, effects = run(machine, reassert(machine, machine.maybe[-1]))
     assert reply(effects) is None
     assert after.standing is standing
     assert "reassert" in names(effects)
@@ -652,13 +651,16 @@ def test_reassert_makes_the_visible_record_certain(kind: fx.WriteKind, standing:
     assert ("Publish" in names(effects)) == (kind is fx.WriteKind.COMMIT)
     assert machine.published is published
     assert check_machine(after) == ()
-    for fact in (fx.WriteUncertain, fx.WriteFailed):
-        again, effects = run(machine, reassert(machine, machine.attempt), write(fx.WriteKind.REASSERT, fact))
-        assert reply(effects) is Code.AUTHORITY_WRITE_UNCERTAIN
+    for fact, code in (
+        (fx.WriteUncertain, Code.AUTHORITY_WRITE_UNCERTAIN),
+        (fx.WriteFailed, Code.AUTHORITY_WRITE_FAILED),
+    ):
+        again, effects = run(machine, reassert(machine, machine.maybe[-1]), write(fx.WriteKind.REASSERT, fact))
+        assert reply(effects) is code
         assert again.standing is Standing.UNCERTAIN
         assert next_actions(again) == next_actions(machine)
     refused = write(fx.WriteKind.REASSERT, fx.WriteRefused, code=Code.AUTHORITY_LOCK_LOST)
-    again, effects = run(machine, reassert(machine, machine.attempt), refused)
+    again, effects = run(machine, reassert(machine, machine.maybe[-1]), refused)
     assert reply(effects) is Code.AUTHORITY_LOCK_LOST
     assert next_actions(again) == ()
 
@@ -667,16 +669,16 @@ def test_reassert_makes_the_visible_record_certain(kind: fx.WriteKind, standing:
 @pytest.mark.invariant("INV-9")
 def test_a_reassertion_that_would_open_a_gate_keeps_the_hold_if_nothing_is_proved() -> None:
     machine = doubtful(fx.WriteKind.READMIT)
-    after, effects = run(machine, reassert(machine, machine.attempt), fails(fx.ProbeIdentity, fx.IdentityFailed))
+    after, effects = run(machine, reassert(machine, machine.maybe[-1]), fails(fx.ProbeIdentity, fx.IdentityFailed))
     assert reply(effects) is Code.IDENTITY_MISMATCH
     assert (after.standing, after.gated) == (Standing.COMMITTED, ("a",))
     assert after.attention is not None
     assert after.attention.code is AttentionCode.VERIFY_FAILED
     machine = doubtful(fx.WriteKind.HOLD)
-    after, effects = run(machine, reassert(machine, machine.seen), fails(fx.ProbeIdentity, fx.IdentityFailed))
+    after, effects = run(machine, reassert(machine, machine.maybe[0]), fails(fx.ProbeIdentity, fx.IdentityFailed))
     assert reply(effects) is Code.CANCEL_TARGET_UNVERIFIED
     assert (after.standing, after.gated) == (Standing.HELD, ("a",))
-    after, effects = run(machine, reassert(machine, machine.seen))
+    after, effects = run(machine, reassert(machine, machine.maybe[0]))
     assert reply(effects) is None
     assert (after.state, after.gated) == (State.IDLE, ())
 
@@ -690,20 +692,18 @@ def test_an_alias_update_in_doubt_needs_no_gate() -> None:
     assert next_actions(machine) == ("reassert",)
     assert machine.published is not None
     assert machine.published.route_revision == 1
-    assert machine.attempt is not None
-    assert machine.attempt.write_seq == 7
-    for shown, number in ((machine.seen, 1), (machine.attempt, 2)):
+    assert machine.maybe[-1].write_seq == 7
+    for shown, number in ((machine.maybe[0], 1), (machine.maybe[-1], 2)):
         after, effects = run(machine, reassert(machine, shown))
         assert reply(effects) is None
         assert after.published is not None
         assert after.published.route_revision == number
-    assert machine.seen is not None
     other = fx.Reassert(call(machine), None, 99)
     assert reply(run(machine, other)[1]) is Code.AUTHORITY_CHANGED_EXTERNALLY
-    other = fx.Reassert(call(machine), "t9", machine.attempt.write_seq)
+    other = fx.Reassert(call(machine), "t9", machine.maybe[-1].write_seq)
     assert reply(run(machine, other)[1]) is Code.TRANSACTION_CHANGED
     # A number that was attempted is not used for other content in this process.
-    machine, _ = run(machine, reassert(machine, machine.seen))
+    machine, _ = run(machine, reassert(machine, machine.maybe[0]))
     machine, _ = run(machine, update(machine, "z", "b", tx="t2"))
     assert machine.record is not None
     assert machine.record.current.route_revision == 3
@@ -720,6 +720,13 @@ def test_a_commit_in_doubt_can_be_overtaken_by_its_rollback() -> None:
     assert check_record(after.record, boot()) == ()
     assert reply(run(machine, undo(machine, prepares=True))[1]) is Code.INVALID_CHANGE
     assert reply(run(machine, replace(undo(machine), proposed_sha256="0" * 64))[1]) is Code.PREVIEW_STALE
+    # Whatever becomes of that write, each record that may be visible can still be made certain.
+    for fact, shown in ((fx.WriteFailed, 1), (fx.WriteUncertain, 1), (fx.WriteUncertain, 2)):
+        again, _ = run(machine, undo(machine), write(fx.WriteKind.ROLLBACK, fact))
+        assert again.max_attempted == (2 if fact is fx.WriteFailed else 3)
+        again, effects = run(again, reassert(again, again.maybe[shown]))
+        assert reply(effects) is None
+        assert again.standing is Standing.COMMITTED
     hold = doubtful(fx.WriteKind.READMIT)
     assert next_actions(hold) == ("reassert",)
     assert reply(run(hold, undo(hold))[1]) is Code.INVALID_CHANGE
