@@ -148,10 +148,7 @@ class Backend:
 
 def _sent_on(head: RequestHead) -> bytes:
     """The client's fields that the server gets to see."""
-    dropped = _NOT_SENT_ON
-    connection = head.fields.get(b"connection")
-    if connection is not None and connection not in (b"keep-alive", b"close", b"Keep-Alive"):
-        dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
+    dropped = _NOT_SENT_ON | head.options
     return b"".join([line for name, _, line in head.headers if name not in dropped])
 
 
@@ -370,7 +367,8 @@ class Exchange:
         self._status = status
         fields = head.memo
         if fields is None:
-            fields = head.memo = b"".join([line for name, _, line in head.headers if name not in _NOT_SENT_BACK])
+            dropped = _NOT_SENT_BACK | head.options
+            fields = head.memo = b"".join([line for name, _, line in head.headers if name not in dropped])
         fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
         if gateway.receipts or self._snapshot.route_revision is not None:
             fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)

@@ -115,6 +115,9 @@ def _is_length(text: bytes) -> bool:
     return len(text) <= 15 and text.isdigit()
 
 
+_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
+
+
 class RequestHead:
     """A request without its body. The reader may use one object again for the next request of its connection.
 
@@ -126,6 +129,7 @@ class RequestHead:
         headers: The fields in order.
         fields: The same as a mapping; of a repeated name the last value.
         keep_alive: Whether the connection may carry another request.
+        options: What `Connection` lists, in lower case: fields of those names end at this hop.
         content_length: Announced length; None when there is none.
         chunked: The body is chunked.
         has_body: Whether any body byte may follow.
@@ -135,7 +139,7 @@ class RequestHead:
 
     __slots__ = (
         "chunked", "content_length", "expects_continue", "fields", "has_body", "headers", "http10", "keep_alive",
-        "memo", "method", "path", "query",
+        "memo", "method", "options", "path", "query",
     )  # fmt: skip
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
@@ -178,8 +182,9 @@ class RequestHead:
         connection = fields.get(b"connection")
         if connection is None:
             self.keep_alive = not http10
+            self.options = _NO_OPTIONS
         else:
-            options = _tokens(value for name, value, _ in headers if name == b"connection")
+            options = self.options = _tokens(value for name, value, _ in headers if name == b"connection")
             self.keep_alive = b"close" not in options and (not http10 or b"keep-alive" in options)
         self.has_body = self.chunked or bool(self.content_length)
         expect = fields.get(b"expect")
@@ -462,10 +467,11 @@ class ResponseHead:
         content_length: Announced length; None when there is none.
         chunked: The body is chunked.
         keep_alive: The connection may carry another request after the body, if the body's end is known.
+        options: What `Connection` lists, in lower case: fields of those names end at this hop.
         memo: For the application: what it concluded from everything but the length; kept while heads repeat.
     """
 
-    __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "keep_alive", "memo", "status")
+    __slots__ = ("chunked", "content_length", "fields", "headers", "http10", "keep_alive", "memo", "options", "status")
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
         self.memo: Any = None
@@ -490,8 +496,9 @@ class ResponseHead:
         connection = fields.get(b"connection")
         if connection is None:
             self.keep_alive = not self.http10
+            self.options = _NO_OPTIONS
         else:
-            options = _tokens(value for name, value, _ in headers if name == b"connection")
+            options = self.options = _tokens(value for name, value, _ in headers if name == b"connection")
             self.keep_alive = b"close" not in options and (not self.http10 or b"keep-alive" in options)
 
 
@@ -520,6 +527,7 @@ class ResponseReader:
         "_chunks",
         "_feed",
         "_head_only",
+        "_informational",
         "_left",
         "_memory",
         "_until_eof",
@@ -533,6 +541,7 @@ class ResponseReader:
         self._buffer = b""
         self._memory = memory
         self._head_only = head_only
+        self._informational = 0
         self._feed: Callable[[bytes], object] | None = None
         self._chunks: _Chunks | None = None
         self._left = 0
@@ -594,7 +603,8 @@ class ResponseReader:
         body = chunks.body
         if chunks.complete:
             self.complete = True
-            if chunks.surplus:
+            # The parser skips line ends that follow a message, without a word: none may follow here.
+            if chunks.surplus or data[-4:] != _BLANK or data[-5:-4] in (b"\r", b"\n", b""):
                 self.reusable = False
         if len(body) == 1:
             data = body[0]
@@ -615,6 +625,8 @@ class ResponseReader:
                     raise Malformed("the response head is too large")
                 if not b"HTTP/1.".startswith(buffer[:7]):
                     raise Malformed("not an HTTP/1 response")
+                if _BARE_LF.search(buffer) is not None:
+                    raise Malformed("a line that does not end in CR LF")
                 self._buffer = buffer
                 return None
             end += 4
@@ -636,17 +648,20 @@ class ResponseReader:
             line = _STATUS_LINE.match(raw)
             if line is None or end > RESPONSE_HEAD_MAX:
                 raise Malformed("malformed status line")
-            if line[2][:1] != b"1":
-                break
             if line[2] == b"101":
                 raise Malformed("switching protocols was not asked for")
+            try:
+                httptools.HttpResponseParser(_SYNTAX).feed_data(raw)
+            except httptools.HttpParserUpgrade:
+                raise Malformed("switching protocols was not asked for") from None
+            except httptools.HttpParserError:
+                raise Malformed("malformed response head") from None
+            if line[2][:1] != b"1":
+                break
+            self._informational += end
+            if self._informational > RESPONSE_HEAD_MAX:
+                raise Malformed("too many informational responses")
         self._buffer = b""
-        try:
-            httptools.HttpResponseParser(_SYNTAX).feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            raise Malformed("switching protocols was not asked for") from None
-        except httptools.HttpParserError:
-            raise Malformed("malformed response head") from None
         start = line.end()
         headers = _split(raw[start:-4]) if start + 4 <= end else []
         if len(headers) > HEADERS_MAX:

@@ -59,7 +59,7 @@ class Lie:
         drops: The gateway closes its connection to the server.
         cut: The client's response is not complete, which it can see from the framing.
         fields: Response fields that the client must get, with their values; None: must not get.
-        retries: How often the request was repeated.
+        retries: How often the request may be repeated, once.
     """
 
     name: str

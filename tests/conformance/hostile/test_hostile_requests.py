@@ -40,7 +40,7 @@ GROUPS = {"framing": framing, "chunked": chunked, "syntax": syntax, "limits": li
 TABLE = [pytest.param(case, id=f"{name}: {case.name}") for name, group in GROUPS.items() for case in group.CASES]
 KEPT_BACK = {
     "transfer-encoding", "connection", "upgrade", "http2-settings", "te", "trailer", "keep-alive", "expect",
-    "authorization", "x-api-key", "cookie", "proxy-authorization", "x-hop",
+    "authorization", "x-api-key", "cookie", "proxy-authorization", "x-hop", "x-hop2",
 }  # fmt: skip
 SPOILED = b'"model":"m"'
 
