@@ -25,6 +25,7 @@ __all__ = ["LazyGroup", "allowed", "console_root", "module_root", "run", "run_pr
 _TABLE = ("sndr.cli.table.commands:routing_table", "Emit, validate, compare and explain the routing table.")
 _VERBS: Mapping[str, tuple[str, str]] = {
     "preset": ("sndr.cli.preset:preset", "List, show, explain, recommend and validate presets."),
+    "demo": ("sndr.cli.demo:demo", "Show live route changes on this machine, without any configuration."),
     "router": ("sndr.cli.router:router", "Serve models behind one address and change their routes live."),
 }
 

@@ -14,7 +14,8 @@ The control paths, JSON in and out:
 - `GET /synthetic/log`: `{"requests": [...]}`; `?id=` picks one request id.
 - `GET /synthetic/stats`: counters of connections and requests.
 - `POST /synthetic/set`: any of `plan` (default plan), `next` (list of plans, one per coming request), `model`,
-  `models` (what the model list shows), `health` (status of `/health`), `models_status`, `listening`.
+  `models` (what the model list shows), `next_models` (lists shown once each before that), `health` (status of
+  `/health`), `models_status`, `listening`.
 - `POST /synthetic/release`: lets stalled requests go on.
 - `POST /synthetic/wait`: `{"requests": 3, "in_flight": 0, "ended": 3, "connections": 0, "timeout_s": 10}`: answers when
   every named counter has its value (`requests` and `ended`: at least), 408 when it does not in time.
@@ -781,6 +782,7 @@ class SyntheticServer:
         self.plans: deque[Plan] = deque()
         self.model = self.options.model
         self.models: list[str] | None = None
+        self.next_models: deque[list[str]] = deque()
         self.health = 200
         self.models_status = 200
         self.log: deque[Record] = deque(maxlen=self.options.log_limit)
@@ -888,6 +890,8 @@ class SyntheticServer:
         if not authorized:
             return _plain(401, {"error": {"message": "unauthorized", "type": "authentication_error"}})
         names = [self.model] if self.models is None else self.models
+        if self.next_models:
+            names = self.next_models.popleft()
         data = [
             {"id": n, "object": "model", "created": _CREATED, "owned_by": "synthetic", "max_model_len": 4096}
             for n in names
@@ -1114,7 +1118,7 @@ class SyntheticServer:
                 return _plain(404, {"error": "no such control path"})
 
     def _set(self, value: dict[str, Any]) -> _Script:
-        known = {"plan", "next", "model", "models", "health", "models_status", "listening"}
+        known = {"plan", "next", "model", "models", "next_models", "health", "models_status", "listening"}
         if unknown := sorted(set(value) - known):
             return _plain(400, {"error": f"unknown member {unknown[0]!r}; known: {', '.join(sorted(known))}"})
         try:
@@ -1126,6 +1130,7 @@ class SyntheticServer:
         self.plans.extend(plans)
         self.model = value.get("model", self.model)
         self.models = value.get("models", self.models)
+        self.next_models.extend(value.get("next_models", []))
         self.health = value.get("health", self.health)
         self.models_status = value.get("models_status", self.models_status)
         if "listening" in value:

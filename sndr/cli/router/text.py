@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "span", "table"]
+__all__ = ["ago", "is_coloured", "span", "table"]
 
 _GOOD = "\x1b[32m"
 _BAD = "\x1b[31m"
@@ -19,7 +19,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with aligned columns; the first row is the head. Columns that are empty throughout are left out."""
     kept = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])] or list(range(len(rows[0])))
     widths = {index: max(len(row[index]) for row in rows) for index in kept}
-    coloured = _is_coloured()
+    coloured = is_coloured()
     lines = []
     for number, row in enumerate(rows):
         cells = [_paint(row[index].ljust(widths[index]), number == 0) if coloured else row[index].ljust(widths[index])
@@ -37,7 +37,8 @@ def _paint(cell: str, is_head: bool) -> str:
     return f"{_BAD}{cell}{_PLAIN}" if word == "no" or word.startswith("no:") else cell
 
 
-def _is_coloured() -> bool:
+def is_coloured() -> bool:
+    """Whether standard output is a terminal that shows colour, and nobody said no (`NO_COLOR`)."""
     stream = sys.stdout
     return stream is not None and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
