@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -234,3 +235,14 @@ def test_a_receipt_with_too_many_events_is_not_readable() -> None:
     events = tuple(Event(records.AT_MS, "again", index + 1) for index in range(17))
     data = wire.encode_record(replace(hold, transaction=replace(hold.transaction, events=events)))
     assert [problem.pointer for problem in wire.examine(data).problems] == ["/transaction/events"]
+
+
+@pytest.mark.req("R14")
+def test_a_file_of_the_first_released_format_is_read_and_written_unchanged() -> None:
+    """The format is frozen: another encoding of the same record would make every existing authority unreadable."""
+    data = (Path(__file__).parents[3] / "fixtures/authority/sndr.route-authority-1.json").read_bytes()
+    record = wire.parse_record(data)
+    assert wire.encode_record(record) == data
+    boot = records.boot(params={"stop": ["\n", "é"], "t": 0.7})
+    assert record == records.completed(records.committed(records.managed(records.first(boot))))
+    assert record.current.effective_route_sha256 == "23dccebfddb6b0f754f14bbffffa0aa3c76cfdb910a53b00e3945ce3b2489973"
