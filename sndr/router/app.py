@@ -24,7 +24,7 @@ from sndr.router.control.api import Management
 from sndr.router.control.coordinator import Coordinator
 from sndr.router.control.quiescence import Quiescence
 from sndr.router.control.routes import Routes
-from sndr.router.core.admission import Admission
+from sndr.router.core.admission import Admission, TierRuntime
 from sndr.router.core.listener import parse_listener
 from sndr.router.core.readiness import Thresholds, TierReadiness
 from sndr.router.gateway.endpoints import Client, Credentials, Gateway
@@ -41,6 +41,7 @@ from sndr.router.store.admission import AdmissionFile
 from sndr.router.store.authority import Authority, check_not_rolled_back, open_authority
 from sndr.router.store.authority_writer import AuthorityWriter
 from sndr.router.store.ledger import UsageLedger, UsageStore
+from sndr.router.store.spool import TemporarySpool
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -104,7 +105,11 @@ class App:
         self.ticker = Ticker(loop)
         self.journal = Journal(log_descriptor)
         self.admission = Admission()
-        self.metrics = Metrics(config.projection.aliases, config.projection.tiers)
+        purposes = config.purposes
+        self.metrics = Metrics(
+            [*config.projection.aliases, *(purpose.name for purpose in purposes)],
+            [*config.projection.tiers, *(purpose.id for purpose in purposes)],
+        )
         self.prober = Prober(
             interval_s=config.router.probe_interval_s,
             timeout_s=config.router.probe_timeout_s,
@@ -126,6 +131,17 @@ class App:
         )
         self.published = Published(snapshot)
         self.gate = DataGate(self.published, self.admission, self.connections)
+        self.gate.purposes = {
+            (purpose.kind, purpose.name): TierRuntime(
+                self.admission,
+                purpose.tier,
+                tier_id=purpose.id,
+                generation=1,
+                queue_limit=config.router.queue_limit,
+                backend=self.backend(purpose.id, purpose.tier, is_probed=False),
+            )
+            for purpose in purposes
+        }
         self.ledger = ledger
         self.gateway = Gateway(
             loop,
@@ -136,6 +152,8 @@ class App:
             ledger=ledger,
             metrics=self.metrics,
             journal=self.journal if log_descriptor is not None else None,
+            purposes=self.gate.purposes,
+            spool=TemporarySpool,
             max_body_bytes=config.server.max_body_bytes,
             receipts=config.router.receipt_headers,
         )
@@ -183,7 +201,7 @@ class App:
         """Whole seconds since the process made the application."""
         return int(self._loop.time() - self._started)
 
-    def backend(self, tier_id: str, tier: Tier) -> Backend:
+    def backend(self, tier_id: str, tier: Tier, *, is_probed: bool = True) -> Backend:
         """What the data plane needs to talk to a tier's server."""
         del tier_id
         parts = urlsplit(tier.base_url)
@@ -212,6 +230,7 @@ class App:
                     "total": router.total_timeout_s,
                 },
             ),
+            is_probed=is_probed,
         )
 
     def connections(self) -> Mapping[str, int]:

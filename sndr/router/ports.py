@@ -31,6 +31,7 @@ __all__ = [
     "Process",
     "Publisher",
     "Readiness",
+    "Spool",
 ]
 
 
@@ -163,6 +164,11 @@ class Gate(Protocol):
     @property
     def snapshot(self) -> Snapshot:
         """What new requests are admitted under."""
+        ...
+
+    @property
+    def purposes(self) -> Mapping[tuple[str, str], TierRuntime]:
+        """Models outside the routes, by kind and name."""
         ...
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -312,3 +318,19 @@ class Process(Protocol):
     def started_at(self) -> float: ...
     @property
     def uptime_s(self) -> int: ...
+
+
+class Spool(Protocol):
+    """A file for one request body. `write` and `read` may wait for the disk: call them on a thread."""
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write all of it, or raise `OSError`."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from there on, none at the end; or raise `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Give the file up, at any time, more than once."""
+        ...

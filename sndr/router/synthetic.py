@@ -1,9 +1,10 @@
 """A small model server for tests, demonstrations and benchmarks.
 
-It speaks the OpenAI and Anthropic dialects well enough for their SDKs, streams numbered tokens (` t0 t1 t2`, so that a
-reader can prove that none is missing, doubled or out of order), reports usage, and misbehaves on request: it can be
-slow to start, stall, reset, truncate, break its framing, lie about its model, answer with an error. It keeps a log of
-the requests it saw and of how each of them ended, which is the other side's word when a gateway's books are checked.
+It speaks the OpenAI and Anthropic dialects (speech included) well enough for their SDKs, streams numbered tokens
+(` t0 t1 t2`, so that a reader can prove that none is missing, doubled or out of order), reports usage, and misbehaves
+on request: it can be slow to start, stall, reset, truncate, break its framing, lie about its model, answer with an
+error. It keeps a log of the requests it saw and of how each of them ended, which is the other side's word when a
+gateway's books are checked.
 
 How a request is answered is a `Plan`. Its members come from, later ones winning: the server's default plan, the next
 plan of the queue set by `POST /synthetic/set`, the header `x-synthetic` or `openai-synthetic` (JSON), the member
@@ -27,7 +28,9 @@ It is a test double: it listens where it is told and trusts whoever reaches it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import re
 import signal
 import socket
 import struct
@@ -255,6 +258,7 @@ class _Chat:
 
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+    stream_type = "text/event-stream; charset=utf-8"
     prefix = "chatcmpl"
 
     def _whole(self, text: str, finish: str) -> dict[str, Any]:
@@ -494,11 +498,18 @@ class _Embeddings(_Chat):
     def whole(self, reply: _Reply) -> bytes:
         given = reply.request.get("input", "")
         inputs = given if isinstance(given, list) else [given]
-        data = [{"object": "embedding", "index": i, "embedding": [float(i), 0.25, -1.5]} for i, _ in enumerate(inputs)]
+        data = [{"object": "embedding", "index": i, "embedding": self._vector(i, reply)} for i, _ in enumerate(inputs)]
         answer: dict[str, Any] = {"object": "list", "data": data, "model": reply.model}
         if reply.usage:
             answer["usage"] = {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens}
         return _encode(answer)
+
+    @staticmethod
+    def _vector(index: int, reply: _Reply) -> str | list[float]:
+        vector = [float(index), 0.25, -1.5]
+        if reply.request.get("encoding_format") == "base64":
+            return base64.b64encode(struct.pack("<3f", *vector)).decode()
+        return vector
 
 
 class _Rerank(_Chat):
@@ -528,6 +539,54 @@ class _Detokenize(_Chat):
         return _encode({"prompt": "".join(reply.tokens)})
 
 
+class _Transcriptions(_Chat):
+    """Speech to text: a form in, JSON or events out."""
+
+    def _usage(self, reply: _Reply) -> dict[str, Any]:
+        n = len(reply.tokens)
+        return {
+            "type": "tokens",
+            "input_tokens": reply.prompt_tokens,
+            "output_tokens": n,
+            "total_tokens": reply.prompt_tokens + n,
+        }
+
+    def whole(self, reply: _Reply) -> bytes:
+        answer: dict[str, Any] = {"text": "".join(reply.tokens)}
+        if reply.usage:
+            answer["usage"] = self._usage(reply)
+        return _encode(answer)
+
+    def events(self, reply: _Reply) -> Iterator[bytes]:
+        for token in reply.tokens:
+            yield _event({"type": "transcript.text.delta", "delta": token})
+
+    def closing(self, reply: _Reply) -> bytes:
+        done: dict[str, Any] = {"type": "transcript.text.done", "text": "".join(reply.tokens)}
+        if reply.usage:
+            done["usage"] = self._usage(reply)
+        return _event(done) + (b"data: [DONE]\n\n" if reply.done else b"")
+
+    def reports_usage(self, reply: _Reply, stream: bool) -> bool:  # noqa: ARG002 -- reported in both forms
+        return reply.usage
+
+
+class _Speech(_Chat):
+    """Text to speech: JSON in, bytes out as they are made."""
+
+    stream_type = "audio/mpeg"
+
+    def events(self, reply: _Reply) -> Iterator[bytes]:
+        for token in reply.tokens:
+            yield b"\xff\xfb\x90" + token.encode()
+
+    def closing(self, reply: _Reply) -> bytes:  # noqa: ARG002 -- sound has no closing words
+        return b""
+
+    def reports_usage(self, reply: _Reply, stream: bool) -> bool:  # noqa: ARG002 -- never
+        return False
+
+
 _DIALECTS: Final[Mapping[str, _Chat]] = {
     "chat/completions": _Chat(),
     "completions": _Completions(),
@@ -538,8 +597,28 @@ _DIALECTS: Final[Mapping[str, _Chat]] = {
     "rerank": _Rerank(),
     "tokenize": _Tokenize(),
     "detokenize": _Detokenize(),
+    "audio/transcriptions": _Transcriptions(),
+    "audio/speech": _Speech(),
 }
-_STREAMING: Final = frozenset({"chat/completions", "completions", "responses", "messages"})
+_STREAMING: Final = frozenset({"chat/completions", "completions", "responses", "messages", "audio/transcriptions"})
+
+
+def _form(content_type: str, body: bytes) -> dict[str, Any] | None:
+    """The members of a form, files as their length; None when it cannot be read."""
+    _, _, boundary = content_type.partition("boundary=")
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.strip('"').encode())
+    if not boundary or pieces[0] or not pieces[-1].startswith(b"--"):
+        return None
+    members: dict[str, Any] = {}
+    for piece in pieces[1:-1]:
+        head, _, value = piece.partition(b"\r\n\r\n")
+        named = re.search(rb'[ ;]name="?([^"\r\n;]*)', head)
+        if named is not None:
+            members[named[1].decode("latin-1")] = (
+                len(value) if b"filename" in head else value.decode("utf-8", "replace")
+            )
+    members["stream"] = members.get("stream") == "true"
+    return members
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -905,8 +984,12 @@ class SyntheticServer:
         counters = self.counters
         counters["requests"] += 1
         counters["in_flight"] += 1
+        content_type = headers.get("content-type", "")
         try:
-            parsed = _decode(body) if body else {}
+            if content_type.startswith("multipart/form-data"):
+                parsed: Any = _form(content_type, body)
+            else:
+                parsed = _decode(body) if body else {}
         except msgspec.DecodeError:
             parsed = None
         request: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
@@ -922,7 +1005,7 @@ class SyntheticServer:
             bytes=len(body),
             headers=headers,
             received_at=time.time(),
-            body=parsed if len(body) <= 4096 else None,
+            body=parsed if len(body) <= 4096 or "boundary" in content_type else None,
         )
         self.log.append(record)
         connection.seen.append(record)
@@ -1008,7 +1091,7 @@ class SyntheticServer:
             yield _head(plan.status, "application/json", plan, len(body)) + body
             return
         reply = self._reply(request, record, plan)
-        stream = record.stream and tail in _STREAMING
+        stream = (record.stream and tail in _STREAMING) or isinstance(dialect, _Speech)
         record.usage_sent = dialect.reports_usage(reply, stream)
         if stream:
             yield from self._stream(dialect, reply, record, plan)
@@ -1037,7 +1120,7 @@ class SyntheticServer:
         yield head + (body if plan.length else _chunk(body) + b"0\r\n\r\n")
 
     def _stream(self, dialect: _Chat, reply: _Reply, record: Record, plan: Plan) -> _Script:
-        head = _head(200, "text/event-stream; charset=utf-8", plan, None)
+        head = _head(200, dialect.stream_type, plan, None)
         opening = dialect.opening(reply)
         pending = head + (_chunk(opening) if opening else b"")
         if plan.prefill_ms > 0:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.forms import FORM, form
 from tests.support.gateway import gateway_process
-from tests.support.raw import Answer, ask, connected, operator_get, request, wait_idle
+from tests.support.raw import KEY, Answer, ask, connected, operator_get, request, wait_idle
 from tests.support.synthetic import Synthetic, synthetic_process
 
 BOOT = """
@@ -42,6 +43,29 @@ id = "chat-only"
 base_url = "{base_url}"
 model = "m1"
 serves = ["chat"]
+
+[[router.purpose_models]]
+kind = "embedding"
+model = "BAAI/bge"
+served_model = "m1"
+base_url = "{base_url}"
+
+[[router.purpose_models]]
+kind = "rerank"
+model = "m1"
+base_url = "{base_url}"
+
+[[router.audio_routes]]
+kind = "stt"
+model = "whisper"
+served_model = "m1"
+base_url = "{base_url}"
+
+[[router.audio_routes]]
+kind = "tts"
+model = "voice"
+served_model = "m1"
+base_url = "{base_url}"
 
 [router.model_routes]
 all = "primary"
@@ -79,11 +103,17 @@ CASES = [
          dialect="anthropic", counts=False, headers={"anthropic-version": "2023-06-01"}),
     Case("embeddings", "/v1/embeddings", {"input": ["a", "b"]}, "/v1/embeddings"),
     Case("rerank", "/v1/rerank", {"query": "q", "documents": ["a", "b"]}, "/v1/rerank"),
+    Case("embeddings", "/v1/embeddings", {"input": ["a", "b"]}, "/v1/embeddings", kind="embedding", model="BAAI/bge"),
+    Case("rerank", "/v1/rerank", {"query": "q", "documents": ["a", "b"]}, "/v1/rerank", kind="rerank", model="m1"),
+    Case("transcriptions", "/v1/audio/transcriptions", {}, "/v1/audio/transcriptions", streams=True, kind="stt",
+         model="whisper"),
+    Case("speech", "/v1/audio/speech", {"input": "hello", "voice": "alto"}, "/v1/audio/speech", kind="tts",
+         model="voice"),
     Case("tokenize", "/tokenize", {"prompt": "once"}, "/tokenize", counts=False, serves=False),
     Case("detokenize", "/detokenize", {"tokens": [1, 2]}, "/detokenize", counts=False, serves=False),
 ]  # fmt: skip
 FORMS = [(case, stream) for case in CASES for stream in ((False, True) if case.streams else (False,))]
-IDS = [f"{case.name}-{'stream' if stream else 'json'}" for case, stream in FORMS]
+IDS = [f"{case.name}-{case.kind}-{'stream' if stream else 'json'}" for case, stream in FORMS]
 each_form = pytest.mark.parametrize(("case", "stream"), FORMS, ids=IDS)
 
 
@@ -104,18 +134,29 @@ def url(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert gateway.stop() == 0
 
 
-def raw_request(case: Case, stream: bool, request_id: str, plan: dict[str, Any], **members: Any) -> bytes:
-    body = {"model": case.model, **case.body, **members}
+def name_of(case: Case, stream: bool, what: str) -> str:
+    return f"{what}-{case.name}-{case.kind}-{'stream' if stream else 'json'}"
+
+
+def raw_request(
+    case: Case, stream: bool, request_id: str, plan: dict[str, Any], *, model: str | None = None, key: str | None = KEY
+) -> bytes:
+    body = {"model": model or case.model, **case.body}
     if stream:
         body["stream"] = True
     headers = {"x-request-id": request_id, "x-synthetic": json.dumps(plan), **case.headers}
-    return request(body, path=case.path, headers=headers)
+    if case.kind == "stt":
+        data = form(body["model"], stream=stream)
+        return request(data=data, path=case.path, headers={**headers, "content-type": FORM}, key=key)
+    return request(body, path=case.path, headers=headers, key=key)
 
 
 def settled(url: str, request_id: str) -> dict[str, Any]:
     """The row, once nothing of any request is left."""
-    for tier in [wait_idle(url)]:
-        assert (tier["in_flight"], tier["queued"]) == (0, 0)
+    tier = wait_idle(url)
+    assert (tier["in_flight"], tier["queued"]) == (0, 0)
+    status = operator_get(url, "/v1/router/status")
+    assert all(not one["in_flight"] and not one["queued"] for one in status["purpose_models"])
     row: dict[str, Any] = operator_get(url, f"/v1/requests/{request_id}")
     return row
 
@@ -133,15 +174,17 @@ def error_of(case: Case, answer: Answer) -> tuple[str, str | None]:
 
 @each_form
 def test_completed(url: str, upstream: Synthetic, case: Case, stream: bool) -> None:
-    request_id = f"done-{case.name}-{stream}"
+    request_id = name_of(case, stream, "done")
     answer = ask(url, raw_request(case, stream, request_id, {"tokens": 5, "cached_tokens": 2}))
     assert answer.status == 200
-    assert answer.headers["content-type"].startswith("text/event-stream" if stream else "application/json")
+    kind = "audio/mpeg" if case.kind == "tts" else "text/event-stream" if stream else "application/json"
+    assert answer.headers["content-type"].startswith(kind)
     [seen] = upstream.log(request_id)
     assert (seen["path"], seen["model"], seen["stream"], seen["ended"]) == (case.upstream, "m1", stream, "complete")
     row = settled(url, request_id)
     assert (row["outcome"], row["status"], row["error_code"]) == ("completed", 200, None)
-    assert (row["endpoint"], row["stream"], row["alias"], row["tier"]) == (case.name, stream, case.model, "primary")
+    assert (row["endpoint"], row["stream"], row["alias"]) == (case.name, stream, case.model.lower())
+    assert row["tier"] == ("primary" if case.kind == "chat" else f"{case.kind}:{case.model.lower()}")
     assert row["response_bytes"] == len(answer.body)
     tokens = row["tokens"]
     if case.name in ("chat", "completions", "responses", "messages"):
@@ -149,6 +192,8 @@ def test_completed(url: str, upstream: Synthetic, case: Case, stream: bool) -> N
         assert (tokens["completion"], tokens["completion_source"]) == (5, "upstream")
         assert (tokens["cached"], tokens["cached_source"]) == (2, "upstream")
         assert row["finish_reason"] == {"messages": "end_turn", "responses": "completed"}.get(case.name, "stop")
+    elif case.name == "transcriptions":
+        assert (tokens["prompt"], tokens["completion"]) == (seen["prompt_tokens"], 5)
     elif case.name == "embeddings":
         assert (tokens["prompt"], tokens["prompt_source"]) == (seen["prompt_tokens"], "upstream")
         assert (tokens["completion"], tokens["completion_source"]) == (None, "absent")
@@ -158,7 +203,7 @@ def test_completed(url: str, upstream: Synthetic, case: Case, stream: bool) -> N
 
 @each_form
 def test_client_gone(url: str, upstream: Synthetic, case: Case, stream: bool) -> None:
-    request_id = f"gone-{case.name}-{stream}"
+    request_id = name_of(case, stream, "gone")
     before = upstream.stats()["requests"]
     plan = {"tokens": 50, "stall_after": 3} if stream else {"stall_after": -1}
     with connected(url) as raw:
@@ -177,7 +222,7 @@ def test_client_gone(url: str, upstream: Synthetic, case: Case, stream: bool) ->
 @each_form
 @pytest.mark.parametrize("how", ["reset", "truncate"])
 def test_upstream_reset(url: str, case: Case, stream: bool, how: str) -> None:
-    request_id = f"{how}-{case.name}-{stream}"
+    request_id = name_of(case, stream, how)
     answer = ask(url, raw_request(case, stream, request_id, {f"{how}_after": -1}))
     assert answer.status == 502
     assert error_of(case, answer) == (("api_error", None) if case.dialect == "anthropic" else
@@ -190,7 +235,7 @@ def test_upstream_reset(url: str, case: Case, stream: bool, how: str) -> None:
 @pytest.mark.parametrize(("how", "outcome"), [("reset", "upstream_reset"), ("truncate", "upstream_reset"),
                                               ("stall", "upstream_timeout")])  # fmt: skip
 def test_upstream_fails_in_the_middle(url: str, case: Case, stream: bool, how: str, outcome: str) -> None:
-    request_id = f"mid-{how}-{case.name}-{stream}"
+    request_id = name_of(case, stream, f"mid-{how}")
     data = raw_request(case, stream, request_id, {"tokens": 9, "token_delay_ms": 2, f"{how}_after": 4})
     with connected(url) as raw:
         answer = raw.send(data).answer_or_cut()
@@ -232,7 +277,7 @@ def check_error_event(case: Case, answer: Answer, code: str) -> None:
 
 @each_form
 def test_timeout_before_the_first_byte(url: str, case: Case, stream: bool) -> None:
-    request_id = f"late-{case.name}-{stream}"
+    request_id = name_of(case, stream, "late")
     answer = ask(url, raw_request(case, stream, request_id, {"stall_after": -1}))
     assert answer.status == 504
     assert error_of(case, answer) == (("timeout_error", None) if case.dialect == "anthropic" else
@@ -244,22 +289,23 @@ def test_timeout_before_the_first_byte(url: str, case: Case, stream: bool) -> No
 @each_form
 def test_refused(url: str, upstream: Synthetic, case: Case, stream: bool) -> None:
     before = upstream.stats()["requests"]
-    body = {"model": "nobody", **case.body, "stream": stream}
-    headers = {"x-request-id": f"refused-{case.name}-{stream}", **case.headers}
-    answer = ask(url, request(body, path=case.path, headers=headers))
+    request_id = name_of(case, stream, "refused")
+    answer = ask(url, raw_request(case, stream, request_id, {}, model="nobody"))
     assert answer.status == 404
     assert error_of(case, answer) == (("not_found_error", None) if case.dialect == "anthropic" else
                                       ("invalid_request_error", "model_not_found"))  # fmt: skip
-    row = settled(url, headers["x-request-id"])
+    row = settled(url, request_id)
     assert (row["outcome"], row["status"], row["error_code"]) == ("refused", 404, "model_not_found")
-    assert (row["endpoint"], row["tier"]) == (case.name, None)
+    assert (row["endpoint"], row["alias"], row["tier"]) == (case.name, None, None)
 
-    answer = ask(url, request(body, path=case.path, headers=case.headers, key="nope"))
+    answer = ask(url, raw_request(case, stream, "", {}, key="nope"))
     assert answer.status == 401
     assert error_of(case, answer)[0] == "authentication_error"
     assert ask(url, request(method="GET", path=case.path)).headers["allow"] == "POST"
-    if case.serves and case.name != "chat":
-        answer = ask(url, request({**body, "model": "talk"}, path=case.path, headers=case.headers))
+    if case.kind in ("stt", "tts"):
+        assert ask(url, raw_request(case, stream, "", {}, model="all")).code == "model_not_found"
+    elif case.serves and case.name != "chat":
+        answer = ask(url, raw_request(case, stream, "", {}, model="talk"))
         assert answer.status == 400
         assert error_of(case, answer)[1] == (None if case.dialect == "anthropic" else "endpoint_not_served")
     assert upstream.stats()["requests"] == before
@@ -267,7 +313,7 @@ def test_refused(url: str, upstream: Synthetic, case: Case, stream: bool) -> Non
 
 @each_form
 def test_the_servers_own_refusal_passes(url: str, case: Case, stream: bool) -> None:
-    request_id = f"own-{case.name}-{stream}"
+    request_id = name_of(case, stream, "own")
     plan = {"status": 429, "headers": {"retry-after": "3"}}
     answer = ask(url, raw_request(case, stream, request_id, plan))
     assert (answer.status, answer.headers["retry-after"]) == (429, "3")

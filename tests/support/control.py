@@ -63,6 +63,7 @@ class FakeGate:
             for tier_id, tier in config.projection.tiers.items()
         }
         self.snapshot = Snapshot(None, None, None, config.projection, runtimes)
+        self.purposes: dict[tuple[str, str], TierRuntime] = {}
         self.idle = asyncio.Event()
         self.admission.on_idle = lambda _runtime: self.idle.set()
 

@@ -68,6 +68,7 @@ class RawUpstream:
         self.exchanges: list[Exchange] = []
         self.accepted = 0
         self._scripts: dict[str, Sequence[Step]] = {}
+        self._early: dict[str, bytes] = {}
         self._more = threading.Condition()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._open: set[socket.socket] = set()
@@ -81,6 +82,10 @@ class RawUpstream:
     def script(self, request_id: str, steps: Sequence[Step]) -> None:
         """Answer this request so."""
         self._scripts[request_id] = steps
+
+    def answer_early(self, request_id: str, data: bytes) -> None:
+        """Answer this request as soon as its head is there; what is left of it is thrown away."""
+        self._early[request_id] = data
 
     def seen(self, request_id: str) -> list[Exchange]:
         """The requests with this id."""
@@ -139,11 +144,19 @@ class RawUpstream:
             head, _, buffer = buffer.partition(b"\r\n\r\n")
             exchange = Exchange(head + b"\r\n\r\n", b"", number)
             length = int(exchange.fields.get("content-length", "0"))
-            while len(buffer) < length:
-                data = sock.recv(65536)
+            if exchange.id in self._early:
+                sock.sendall(self._early[exchange.id])
+                while sock.recv(65536):
+                    pass
+                return
+            parts, have = [buffer], len(buffer)
+            while have < length:
+                data = sock.recv(1 << 20)
                 if not data:
                     return
-                buffer += data
+                parts.append(data)
+                have += len(data)
+            buffer = b"".join(parts)
             exchange.body, buffer = buffer[:length], buffer[length:]
             mine.append(exchange)
             with self._more:

@@ -17,6 +17,7 @@ from sndr.errors import ControlError, RequestError
 from sndr.router.control.quiescence import Quiescence, ReadmitRefusedError
 from sndr.router.control.routes import ChangeRefusedError, Routes
 from sndr.router.core import projection
+from sndr.router.core.admission import TierRuntime
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import FamilyTarget, TierTarget
 from sndr.router.metrics import CONTENT_TYPE, Family, Metrics
@@ -168,6 +169,7 @@ class Management:
             "tiers": [self.tier_view(tier_id, hide=not is_operator) for tier_id in tiers],
         }
         if is_operator:
+            document["purpose_models"] = [_purpose(*key, runtime) for key, runtime in self._gate.purposes.items()]
             document["ledger"] = self._ledger_status()
         document["routing_table"] = None
         if self._routes is not None:
@@ -319,9 +321,11 @@ class Management:
         every = [runtime for tier_id in runtimes for runtime in gate.runtimes_of(tier_id)]
         families = [
             Family("sndr_requests_in_flight", "gauge", "Requests that hold a lease.", tier,
-                   [((name,), gate.leases(name)) for name in runtimes]),
+                   [((name,), gate.leases(name)) for name in runtimes]
+                   + [((runtime.tier_id,), runtime.leases) for runtime in gate.purposes.values()]),
             Family("sndr_queue_depth", "gauge", "Requests that wait for a slot.", tier,
-                   [((name,), runtime.queued) for name, runtime in runtimes.items()]),
+                   [((runtime.tier_id,), runtime.queued)
+                    for runtime in (*runtimes.values(), *gate.purposes.values())]),
             Family("sndr_tier_ready", "gauge", "1 when the tier may be chosen.", tier,
                    [((name,), float(self._prober.state(name, runtime.generation).ready))
                     for name, runtime in runtimes.items()]),
@@ -367,6 +371,19 @@ def _route_gauges(routes: Routes, gate: Gate) -> list[Family]:
         Family("sndr_route_writes_total", "counter", "Durable writes of the authority.", ("result",),
                [((result,), count) for result, count in sorted(routes.writes.items())]),
     ]  # fmt: skip
+
+
+def _purpose(kind: str, name: str, runtime: TierRuntime) -> dict[str, Any]:
+    return {
+        "id": runtime.tier_id,
+        "kind": kind,
+        "name": name,
+        "base_url": runtime.spec.base_url,
+        "model": runtime.spec.model,
+        "in_flight": runtime.leases,
+        "queued": runtime.queued,
+        "max_concurrency": runtime.spec.max_concurrency,
+    }
 
 
 def _target(target: TierTarget | FamilyTarget) -> dict[str, Any]:

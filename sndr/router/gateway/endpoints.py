@@ -21,6 +21,7 @@ from sndr.router.core.projection import TierTarget
 from sndr.router.core.usage import Kind
 from sndr.router.gateway.journal import Journal, RequestLine
 from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
+from sndr.router.gateway.upload import FormRequest, Upload
 from sndr.router.ports import ManagementRequest, ManagementResponse
 from sndr.router.wire.openai_api import ChatRequest, Dialect, Refused, encode_error, parse
 
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
     from sndr.router.gateway.gate import DataGate
     from sndr.router.net.flow import Ticker
     from sndr.router.net.server import Connection
-    from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness
+    from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness, Spool
     from sndr.router.wire.http1 import RequestHead
 
 __all__ = ["ROUTED", "Client", "Context", "Credentials", "Endpoint", "Gateway"]
 
 MANAGEMENT_BODY_MAX: Final = 65_536
+_CHAT: Final = Kind.CHAT.value
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -47,7 +49,9 @@ class Endpoint(NamedTuple):
         serves: What the tier must list in `serves`, or `ANY`.
         dialect: Error bodies.
         upstream_path: Path after the tier's API prefix (or after its origin).
-        kind: Value of the ledger's `kind`.
+        purpose: Kind of the models outside the routes that are looked for first; `chat` where there are none.
+        aliases: The alias is looked for as well.
+        form: The body is a form, not JSON.
         at_origin: The path belongs to the server's origin, not to its API prefix.
         stream_options: The dialect has `stream_options.include_usage`.
         numbered: Events of a stream carry `sequence_number`.
@@ -57,7 +61,9 @@ class Endpoint(NamedTuple):
     serves: str
     dialect: Dialect
     upstream_path: bytes
-    kind: str = Kind.CHAT.value
+    purpose: str = Kind.CHAT.value
+    aliases: bool = True
+    form: bool = False
     at_origin: bool = False
     stream_options: bool = False
     numbered: bool = False
@@ -69,8 +75,18 @@ ROUTED: Final[Mapping[str, Endpoint]] = {
     "/v1/responses": Endpoint("responses", "responses", Dialect.RESPONSES, b"/responses", numbered=True),
     "/v1/messages": Endpoint("messages", "messages", Dialect.ANTHROPIC, b"/messages"),
     "/v1/messages/count_tokens": Endpoint("count_tokens", "messages", Dialect.ANTHROPIC, b"/messages/count_tokens"),
-    "/v1/embeddings": Endpoint("embeddings", "embeddings", Dialect.OPENAI, b"/embeddings"),
-    "/v1/rerank": Endpoint("rerank", "rerank", Dialect.OPENAI, b"/rerank"),
+    "/v1/embeddings": Endpoint("embeddings", "embeddings", Dialect.OPENAI, b"/embeddings", Kind.EMBEDDING.value),
+    "/v1/rerank": Endpoint("rerank", "rerank", Dialect.OPENAI, b"/rerank", Kind.RERANK.value),
+    "/v1/audio/transcriptions": Endpoint(
+        "transcriptions",
+        "transcriptions",
+        Dialect.OPENAI,
+        b"/audio/transcriptions",
+        Kind.STT.value,
+        aliases=False,
+        form=True,
+    ),
+    "/v1/audio/speech": Endpoint("speech", "speech", Dialect.OPENAI, b"/audio/speech", Kind.TTS.value, aliases=False),
     "/tokenize": Endpoint("tokenize", ANY, Dialect.OPENAI, b"/tokenize", at_origin=True),
     "/detokenize": Endpoint("detokenize", ANY, Dialect.OPENAI, b"/detokenize", at_origin=True),
 }
@@ -169,14 +185,16 @@ class Context:
         client: For role `client`.
         client_id: Its id, `operator` or `metrics` for the others; empty when unknown.
         endpoint: For routed paths.
+        kind: Value of the ledger's `kind`.
+        upload: A body that is read by the way; closed with the request.
         dialect: Of error bodies.
         started: Loop time at the end of the head.
         wall_ms: Wall clock at the end of the head.
         request_bytes: Length of the body.
     """
 
-    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "head", "request_bytes", "request_id", "role",
-                 "started", "wall_ms")  # fmt: skip
+    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "head", "kind", "request_bytes", "request_id",
+                 "role", "started", "upload", "wall_ms")  # fmt: skip
 
     def __init__(self, head: RequestHead, request_id: str, started: float) -> None:
         self.head = head
@@ -190,9 +208,13 @@ class Context:
         self.wall_ms = time.time_ns() // 1_000_000
         self.request_bytes = 0
         self.counted = False
+        self.kind = _CHAT
+        self.upload: Upload | None = None
 
-    def release_client(self) -> None:
-        """Give back the client's concurrency slot, if one was taken."""
+    def release(self) -> None:
+        """Give back the client's concurrency slot and the upload's file, if there are any."""
+        if self.upload is not None:
+            self.upload.close()
         if self.counted:
             self.counted = False
             assert self.client is not None
@@ -230,6 +252,8 @@ class Gateway:
         metrics: Metrics | None = None,
         journal: Journal | None = None,
         management: ManagementApi | None = None,
+        purposes: Mapping[tuple[str, str], TierRuntime] | None = None,
+        spool: Callable[[], Spool] | None = None,
         max_body_bytes: int = 33_554_432,
         receipts: bool = False,
     ) -> None:
@@ -242,6 +266,8 @@ class Gateway:
         self.metrics: Final = metrics
         self.journal: Final = journal
         self.management = management
+        self.purposes: Final = purposes or {}
+        self._spool = spool
         self.receipts: Final = receipts
         self.exchanges: set[Exchange] = set()
         self.stopping = False
@@ -257,7 +283,7 @@ class Gateway:
     def accept_head(self, connection: Connection, head: RequestHead) -> int:
         """Check everything that needs no body, in the documented order."""
         memo = head.memo
-        if memo is not None and not self.stopping:
+        if memo is not None and not memo.endpoint.form and not self.stopping:
             # The same head as last time, but for its length: the same verdict.
             length = head.content_length
             if length is not None and length <= self._max_body_bytes:
@@ -295,6 +321,13 @@ class Gateway:
             if self.stopping:
                 raise Refused(503, "shutting_down", "the gateway is shutting down", retry_after_s=1)
             context.endpoint = endpoint
+            if not endpoint.aliases:
+                context.kind = endpoint.purpose
+            if endpoint.form:
+                assert self._spool is not None
+                content_type = head.fields.get(b"content-type", b"")
+                context.upload = Upload(self._loop, connection, content_type, self._spool)
+                connection.collect(context.upload)
             assert context.client is not None
             head.memo = _Accepted(endpoint, context.client, given_id)
         except Refused as refused:
@@ -310,21 +343,56 @@ class Gateway:
         if context.endpoint is None:
             self._answer_other(connection, context, body)
             return
-        alias: str | None = None
-        tier_id: str | None = None
+        upload = context.upload
+        if upload is not None:
+            waiting = _Waiting(connection)
+            connection.answer_later(waiting)
+            upload.settle(lambda: self._route_upload(waiting, context, upload))
+            return
         try:
             request = parse(body)
+        except Refused as refused:
+            self.refused(context, None, None, "refused", refused.status, refused.code)
+            self.send_refusal(connection, context, refused)
+            return
+        self._route(connection, context, request)
+
+    def _route_upload(self, waiting: _Waiting, context: Context, upload: Upload) -> None:
+        """A form has arrived, and what is in a file is there."""
+        connection = waiting.connection
+        context.request_bytes = upload.length
+        if connection is None:
+            self.refused(context, None, None, "client_gone", None, None)
+            return
+        try:
+            request = FormRequest(upload)
+        except Refused as refused:
+            self.refused(context, None, None, "refused", refused.status, refused.code)
+            self.send_refusal(connection, context, refused)
+            return
+        self._route(connection, context, request)
+
+    def _route(self, connection: Connection, context: Context, request: ChatRequest | FormRequest) -> None:
+        """Find the model of a request whose body is read, and leave it to an exchange."""
+        alias: str | None = None
+        tier_id: str | None = None
+        endpoint, client = context.endpoint, context.client
+        assert endpoint is not None
+        assert client is not None
+        try:
             wanted = request.model.strip().lower()
+            purpose = endpoint.purpose
+            special = self.purposes.get((purpose, wanted)) if purpose is not _CHAT else None
             snapshot = self.gate.snapshot
-            target = snapshot.projection.aliases.get(wanted)
-            client = context.client
-            assert client is not None
-            if target is None:
+            if special is None and (not endpoint.aliases or wanted not in snapshot.projection.aliases):
                 raise Refused(404, "model_not_found", "the model does not exist", param="model")
             alias = wanted
             if not client.may_use(alias):
                 raise Refused(403, "model_not_allowed", "this credential may not use the model", param="model")
-            snapshot, tier_id, runtime = self.resolve(alias)
+            if special is None:
+                snapshot, tier_id, runtime = self.resolve(alias)
+            else:
+                tier_id, runtime, context.kind = special.tier_id, special, purpose
             self.check_request(context, request, runtime)
             if client.max_concurrency is not None:
                 if client.running >= client.max_concurrency:
@@ -356,7 +424,7 @@ class Gateway:
         tier_id = target.tier if isinstance(target, TierTarget) else target.natural
         return snapshot, tier_id, snapshot.runtimes[tier_id]
 
-    def check_request(self, context: Context, request: ChatRequest, runtime: TierRuntime) -> None:
+    def check_request(self, context: Context, request: ChatRequest | FormRequest, runtime: TierRuntime) -> None:
         """What the tier's definition forbids.
 
         Raises:
@@ -410,7 +478,7 @@ class Gateway:
                     snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
                 )
             )  # fmt: skip
-        context.release_client()
+        context.release()
 
     def send_refusal(
         self,

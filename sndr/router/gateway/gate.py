@@ -16,7 +16,11 @@ __all__ = ["DataGate"]
 
 
 class DataGate:
-    """Implements the `Gate` port over the published snapshot and the admission counters."""
+    """Implements the `Gate` port over the published snapshot and the admission counters.
+
+    Attributes:
+        purposes: Models outside the routes, by kind and name.
+    """
 
     def __init__(
         self, published: Published, admission: Admission, connections: Callable[[], Mapping[str, int]] | None = None
@@ -24,6 +28,7 @@ class DataGate:
         self._published = published
         self._admission = admission
         self._connections = connections
+        self.purposes: Mapping[tuple[str, str], TierRuntime] = {}
         self._retired: list[TierRuntime] = []
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         admission.on_idle = self._went_idle

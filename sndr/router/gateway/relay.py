@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sndr.router.core.projection import Tier
     from sndr.router.core.snapshot import Snapshot
     from sndr.router.gateway.endpoints import Context, Gateway
+    from sndr.router.gateway.upload import FormRequest
     from sndr.router.net.server import Connection
     from sndr.router.net.upstream import UpstreamPool
     from sndr.router.wire.http1 import RequestHead, ResponseHead
@@ -92,6 +93,7 @@ class Backend:
         force, default: `extra_body` and `extra_body_defaults`, each member as JSON.
         serves: Endpoint names.
         timeouts: Deadlines.
+        is_probed: Readiness is known; False outside the routes, where nobody asks.
         evidence_due: From when on the next answer is told to the prober as a sign of life.
     """
 
@@ -102,6 +104,7 @@ class Backend:
         "default",
         "evidence_due",
         "force",
+        "is_probed",
         "model",
         "pool",
         "serves",
@@ -109,8 +112,17 @@ class Backend:
     )
 
     def __init__(
-        self, tier: Tier, pool: UpstreamPool, *, host: str, prefix: str, credential: str | None, timeouts: Timeouts
+        self,
+        tier: Tier,
+        pool: UpstreamPool,
+        *,
+        host: str,
+        prefix: str,
+        credential: str | None,
+        timeouts: Timeouts,
+        is_probed: bool = True,
     ) -> None:
+        self.is_probed = is_probed
         self.pool = pool
         self.timeouts = timeouts
         self.evidence_due = 0.0
@@ -125,8 +137,8 @@ class Backend:
             tail += b"authorization: Bearer " + credential.encode() + b"\r\n"
         self._tail = tail
 
-    def request(self, context: Context, body: bytes) -> bytes:
-        """Head and body as they go to the server."""
+    def request(self, context: Context, body: bytes, more: int = 0) -> bytes:
+        """Head and body as they go to the server; `more` bytes of the body follow from elsewhere."""
         head = context.head
         endpoint = context.endpoint
         assert endpoint is not None
@@ -141,7 +153,7 @@ class Backend:
             self._tail,
             memo.fields,
             context.request_id.encode(),
-            len(body),
+            len(body) + more,
             body,
         )
 
@@ -177,7 +189,7 @@ class Exchange:
         gateway: Gateway,
         connection: Connection,
         context: Context,
-        request: ChatRequest,
+        request: ChatRequest | FormRequest,
         alias: str,
         tier_id: str,
         snapshot: Snapshot,
@@ -237,7 +249,11 @@ class Exchange:
         while True:
             runtime = self._runtime
             closed = runtime.gate.refusal
-            if closed is None and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation):
+            if (
+                closed is None
+                and self._backend.is_probed
+                and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation)
+            ):
                 raise Refused(503, "not_ready", "the model server is not ready", retry_after_s=5)
             result = runtime.acquire(self) if closed is None else closed
             if result is None:
@@ -281,7 +297,7 @@ class Exchange:
                     context.wall_ms,
                     context.request_id,
                     context.client_id,
-                    endpoint.kind,
+                    context.kind,
                     endpoint.name,
                     1 if self._request.stream else 0,
                     self._alias,
@@ -338,10 +354,10 @@ class Exchange:
             ask_usage=ask_usage,
         )
         self._tail = UsageFilter() if ask_usage else StreamTail()
-        self._body = backend.request(self._context, body)
+        self._body = backend.request(self._context, body, request.source_bytes)
         self._state = _SENT
         self._deadline = self._gateway.ticker.now + backend.timeouts.first_byte_s
-        self._call = backend.pool.request(self, self._body)
+        self._call = backend.pool.request(self, self._body, source=request.source)
 
     @property
     def _asks_usage(self) -> bool:
@@ -431,7 +447,7 @@ class Exchange:
         if self._state == _SENT:
             if may_retry and not self._retries:
                 self._retries = 1
-                self._call = self._backend.pool.request(self, self._body, fresh=True)
+                self._call = self._backend.pool.request(self, self._body, source=self._request.source, fresh=True)
                 return
             code, status, message = _FAILURES[failure]
             outcome = "upstream_reset" if failure is Failure.RESET else "upstream_error"
@@ -628,7 +644,7 @@ class Exchange:
                     self._status, self._error_code, first_ms, total_ms, prompt, completion,
                 )
             )  # fmt: skip
-        context.release_client()
+        context.release()
 
 
 _FAILURES: Final = {
@@ -636,6 +652,7 @@ _FAILURES: Final = {
     Failure.EXHAUSTED: ("upstream_unreachable", 503, "the gateway has no free connection to the model server"),
     Failure.RESET: ("upstream_reset", 502, "the model server closed the connection without an answer"),
     Failure.PROTOCOL: ("upstream_protocol", 502, "the model server's answer cannot be read"),
+    Failure.SOURCE: ("upload_failed", 503, "the upload cannot be read back"),
 }
 
 
@@ -653,7 +670,7 @@ def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms
     endpoint = context.endpoint
     assert endpoint is not None
     return StartRow(
-        context.wall_ms, context.request_id, context.client_id, endpoint.kind, endpoint.name, 0, alias, tier_id, None,
+        context.wall_ms, context.request_id, context.client_id, context.kind, endpoint.name, 0, alias, tier_id, None,
         snapshot.authority_id, snapshot.route_revision, snapshot.effective_route_sha256, end_ms,
         context.request_bytes, None, None,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from sndr.router.wire.http1 import Malformed, RequestHead, RequestReader, reason
 if TYPE_CHECKING:
     from sndr.router.net.flow import AfterWrites, Ticker
 
-__all__ = ["Application", "Connection", "Responder", "Server", "ServerLimits"]
+__all__ = ["Application", "Connection", "Responder", "Server", "ServerLimits", "Sink"]
 
 READ_AHEAD_MAX: Final = 65_536
 LINGER_S: Final = 2.0
@@ -91,6 +91,18 @@ class Application(Protocol):
         ...
 
 
+class Sink(Protocol):
+    """Whoever takes a body while it arrives."""
+
+    def write(self, data: bytes) -> None:
+        """The next bytes; `Connection.hold_body` stops more from coming."""
+        ...
+
+    def close(self) -> None:
+        """The request will not be completed."""
+        ...
+
+
 class Server:
     """What the connections of all listeners share.
 
@@ -159,6 +171,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_body_held",
         "_body_left",
         "_body_max",
         "_busy",
@@ -172,6 +185,7 @@ class Connection(asyncio.Protocol):
         "_reader",
         "_responder",
         "_server",
+        "_sink",
         "_stalled",
         "_started",
         "_state",
@@ -187,9 +201,11 @@ class Connection(asyncio.Protocol):
         self._state = _HEAD
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
+        self._body_held = False
         self._body_left = 0
         self._body_max = 0
         self._responder: Responder | None = None
+        self._sink: Sink | None = None
         self._close_after = False
         self._chunked = False
         self._started = False
@@ -302,6 +318,24 @@ class Connection(asyncio.Protocol):
         self._responder = responder
         if self._stalled:
             responder.client_stalled()
+
+    def collect(self, sink: Sink) -> None:
+        """From `accept_head`: give the body to `sink`; `accept_request` then gets none, and owns the sink."""
+        self._sink = sink
+
+    def hold_body(self) -> None:
+        """Read no more of the body until `release_body`."""
+        if self._state == _BODY and not self._body_held:
+            self._body_held = True
+            self._transport.pause_reading()
+
+    def release_body(self) -> None:
+        """Read on."""
+        if self._body_held:
+            self._body_held = False
+            if self._state != _CLOSED:
+                self._deadline = self._server.ticker.now + self._server.limits.body_timeout_s
+                self._transport.resume_reading()
 
     def respond(self, status: int, fields: bytes, body: bytes, *, close: bool = False) -> None:
         """Write a whole response.
@@ -458,7 +492,10 @@ class Connection(asyncio.Protocol):
             self._body_left -= len(data)
             if self._body_left < 0:
                 raise Malformed("the request body is too large", 413)
-            self._body.append(data)
+            if self._sink is None:
+                self._body.append(data)
+            else:
+                self._sink.write(data)
         if had:
             server = self._server
             self._deadline = server.ticker.now + server.limits.body_timeout_s
@@ -472,6 +509,9 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, body: bytes) -> None:
         self._state = _ANSWER
+        if self._sink is not None:
+            self._sink = None
+            self.release_body()
         self._server.application.accept_request(self, body)
 
     def _malformed(self, fault: Malformed) -> None:
@@ -479,6 +519,7 @@ class Connection(asyncio.Protocol):
             self._head = None
         self._state = _ANSWER
         self._body.clear()
+        self._drop_sink()
         self._close_after = True
         self._server.application.refuse_malformed(self, self._head, fault.status, fault.message)
 
@@ -558,9 +599,16 @@ class Connection(asyncio.Protocol):
         if self._state == _CLOSED:
             return
         self._state = _CLOSED
+        self._drop_sink()
         responder, self._responder = self._responder, None
         if responder is not None:
             responder.client_gone()
+
+    def _drop_sink(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+            self.release_body()
 
     def _abort(self) -> None:
         self._leave()

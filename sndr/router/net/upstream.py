@@ -10,13 +10,14 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from sndr.router.net.flow import Ticker
 from sndr.router.wire.http1 import HeadMemory, Malformed, ResponseHead, ResponseReader
 
-__all__ = ["Call", "Failure", "Origin", "UpstreamClient", "UpstreamPool"]
+__all__ = ["Call", "Failure", "Origin", "Source", "UpstreamClient", "UpstreamPool"]
 
 IDLE_S: Final = 3.9
 """Servers close idle connections after 5 s; a connection is retired before that, a tick of tolerance included."""
@@ -32,6 +33,20 @@ class Failure(Enum):
     """No descriptor is left for a new connection."""
     RESET = "reset"
     PROTOCOL = "protocol"
+    SOURCE = "source"
+    """The request's own body could not be read."""
+
+
+class Source(Protocol):
+    """A request body that is not in memory."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body from its start, in pieces; may be asked for again.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        ...
 
 
 class UpstreamClient(Protocol):
@@ -74,11 +89,12 @@ class Origin:
 class Call:
     """One exchange from the client's side: what can be done to it while it runs."""
 
-    __slots__ = ("client", "connection", "data")
+    __slots__ = ("client", "connection", "data", "source")
 
-    def __init__(self, client: UpstreamClient, data: bytes) -> None:
+    def __init__(self, client: UpstreamClient, data: bytes, source: Source | None) -> None:
         self.client: UpstreamClient | None = client
         self.data = data
+        self.source = source
         self.connection: UpstreamConnection | None = None
 
     def is_wanted(self) -> bool:
@@ -89,6 +105,7 @@ class Call:
         """Give up: close the connection, receive nothing more."""
         self.client = None
         self.data = b""
+        self.source = None
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abandon()
@@ -107,7 +124,19 @@ class Call:
 class UpstreamConnection(asyncio.Protocol):
     """One connection to a server."""
 
-    __slots__ = ("_call", "_memory", "_paused", "_pool", "_reader", "_transport", "_used", "address", "idle_since")
+    __slots__ = (
+        "_call",
+        "_feed",
+        "_full",
+        "_memory",
+        "_paused",
+        "_pool",
+        "_reader",
+        "_transport",
+        "_used",
+        "address",
+        "idle_since",
+    )
 
     def __init__(self, pool: UpstreamPool, address: str) -> None:
         self._pool = pool
@@ -117,6 +146,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader: ResponseReader | None = None
         self._paused = False
         self._used = False
+        self._feed: asyncio.Task[None] | None = None
+        self._full: asyncio.Event | None = None
         self.address = address
         self.idle_since = 0.0
 
@@ -128,10 +159,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.active.add(self)
         self._transport.write(call.data)
         call.data = b""
+        if call.source is not None:
+            self._feed = self._pool.loop.create_task(self._send_source(call.source))
+            call.source = None
 
     def abandon(self) -> None:
         """Close at once; nobody is told."""
         self._call = None
+        self._stop_feed()
         self._pool.active.discard(self)
         if self._transport is not None:
             self._transport.abort()
@@ -161,6 +196,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+
+    def pause_writing(self) -> None:
+        if self._feed is not None:
+            self._full = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        full, self._full = self._full, None
+        if full is not None:
+            full.set()
 
     def data_received(self, data: bytes) -> None:
         call, reader = self._call, self._reader
@@ -222,7 +266,11 @@ class UpstreamConnection(asyncio.Protocol):
         pool = self._pool
         pool.active.discard(self)
         transport = self._transport
-        if reader.reusable and transport is not None and not transport.get_write_buffer_size():
+        if self._feed is not None:
+            # An answer before the end of the request: what is missing of the request must not meet the next one.
+            self._stop_feed()
+            transport.abort()
+        elif reader.reusable and transport is not None and not transport.get_write_buffer_size():
             if self._paused:
                 self.resume()
             self._used = True
@@ -233,29 +281,62 @@ class UpstreamConnection(asyncio.Protocol):
     def _fail(self, failure: Failure) -> None:
         call, reader = self._call, self._reader
         self._call = None
+        self._stop_feed()
         self._pool.active.discard(self)
         if self._transport is not None:
             self._transport.abort()
         if call is None or call.client is None:
             return
         client, call.client, call.connection = call.client, None, None
+        if failure is Failure.SOURCE:
+            client.upstream_failed(failure, may_retry=False)
+            return
         fresh_bytes = reader is not None and reader.begun
         client.upstream_failed(failure, may_retry=self._used and not fresh_bytes)
+
+    async def _send_source(self, source: Source) -> None:
+        """Write a body as fast as the server takes it, one piece at a time."""
+        try:
+            async for piece in source.chunks():
+                self._transport.write(piece)
+                if self._full is not None:
+                    await self._full.wait()
+        except OSError:
+            self._feed = None
+            self._fail(Failure.SOURCE)
+            return
+        self._feed = None
+
+    def _stop_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.cancel()
 
 
 class UpstreamPool:
     """Connections to one origin.
 
     Attributes:
+        loop: Where they live.
         active: Those that carry an exchange.
         opened: Connections made so far.
     """
 
-    __slots__ = ("_addresses", "_connecting", "_idle", "_loop", "_origin", "_ticker", "_watching", "active", "closed",
-                 "opened")  # fmt: skip
+    __slots__ = (
+        "_addresses",
+        "_connecting",
+        "_idle",
+        "_origin",
+        "_ticker",
+        "_watching",
+        "active",
+        "closed",
+        "loop",
+        "opened",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, ticker: Ticker) -> None:
-        self._loop = loop
+        self.loop = loop
         self._origin = origin
         self._ticker = ticker
         self._idle: list[UpstreamConnection] = []
@@ -271,15 +352,18 @@ class UpstreamPool:
         """Connections kept for later."""
         return len(self._idle)
 
-    def request(self, client: UpstreamClient, data: bytes, *, fresh: bool = False) -> Call:
+    def request(
+        self, client: UpstreamClient, data: bytes, *, source: Source | None = None, fresh: bool = False
+    ) -> Call:
         """Send a request.
 
         Args:
             client: Receives the response; never called from inside this method.
             data: Head and body.
+            source: What follows `data` of the body.
             fresh: Use a new connection even where an idle one exists.
         """
-        call = Call(client, data)
+        call = Call(client, data, source)
         idle = self._idle
         while idle and not fresh:
             connection = idle.pop()
@@ -288,7 +372,7 @@ class UpstreamPool:
                 continue
             connection.send(call)
             return call
-        task = self._loop.create_task(self._connect(call))
+        task = self.loop.create_task(self._connect(call))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return call
@@ -367,7 +451,7 @@ class UpstreamPool:
             except OSError:
                 continue
             return [(family, host)]
-        found = await self._loop.getaddrinfo(host, self._origin.port, type=socket.SOCK_STREAM)
+        found = await self.loop.getaddrinfo(host, self._origin.port, type=socket.SOCK_STREAM)
         addresses = [(int(family), str(address[0])) for family, _, _, _, address in found]
         now = frozenset(address for _, address in addresses)
         if now != self._addresses:
@@ -381,7 +465,7 @@ class UpstreamPool:
     async def _open(self, family: int, address: str) -> UpstreamConnection:
         origin = self._origin
         connection = UpstreamConnection(self, address)
-        await self._loop.create_connection(
+        await self.loop.create_connection(
             lambda: connection,
             address,
             origin.port,

@@ -6,6 +6,7 @@ are named by environment variables; their values live in `Secrets`, which never 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -25,10 +26,10 @@ from sndr.router.core import projection
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.listener import Listener, is_loopback, is_own_listener, parse_listener
 from sndr.router.wire import boot_model
-from sndr.router.wire.boot_model import Boot, Client, Router, Server
+from sndr.router.wire.boot_model import Boot, Client, PurposeModel, Router, Server
 from sndr.router.wire.toml_keys import KeyLines, KeyPath, locate, show
 
-__all__ = ["NOT_BUILT", "BootConfig", "BootError", "Finding", "Paths", "Secrets", "load", "parse"]
+__all__ = ["NOT_BUILT", "BootConfig", "BootError", "Finding", "Paths", "Purpose", "Secrets", "load", "parse"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 AUTHORITY_PATH_MAX_BYTES: Final = 1024
@@ -42,8 +43,6 @@ NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
         "server.cors.allow_origins": "cross-origin answers are not available in this release",
         "router.family_routes": "routing by workload is not available in this release",
         "router.routing_table": "routing by workload is not available in this release",
-        "router.purpose_models": "embedding and rerank models are not available in this release",
-        "router.audio_routes": "speech models are not available in this release",
     }
 )
 """Keys of the format that this release understands and cannot honour: refused unless they are left at their default."""
@@ -117,6 +116,31 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True)
+class Purpose:
+    """A model outside the routes: selected by its own name, at the endpoint of its kind.
+
+    Attributes:
+        kind: `embedding`, `rerank`, `stt` or `tts`.
+        name: What clients ask for, normalised as an alias.
+        tier: Its server, in the terms of a tier; `serves` is the one endpoint.
+    """
+
+    kind: str
+    name: str
+    tier: projection.Tier
+
+    @property
+    def id(self) -> str:
+        """Its name in the ledger and the metrics; no tier can have it."""
+        return f"{self.kind}:{self.name}"
+
+
+_PURPOSE_ENDPOINTS: Final = {
+    "embedding": "embeddings", "rerank": "rerank", "stt": "transcriptions", "tts": "speech",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class BootConfig:
     """A valid boot configuration.
 
@@ -128,6 +152,7 @@ class BootConfig:
         listeners: `server.listen`, parsed.
         paths: Files, absolute.
         projection: Aliases and tiers: the part that the live authority may change.
+        purposes: ``[[router.purpose_models]]`` and ``[[router.audio_routes]]``.
         config_sha256: SHA-256 of the canonical effective configuration; names of variables included, values never.
         effective: The effective configuration as JSON values, in the shape that was hashed.
         secrets: Values of the named variables; empty when the environment was not read.
@@ -141,6 +166,7 @@ class BootConfig:
     listeners: tuple[Listener, ...]
     paths: Paths
     projection: projection.Projection
+    purposes: tuple[Purpose, ...]
     config_sha256: str
     effective: Mapping[str, Any]
     secrets: Secrets
@@ -332,6 +358,12 @@ class _Check:
         self.router = _table(data.get("router"))
         self.tiers = _tables(self.router.get("tiers"))
         self.aliases: dict[str, _Alias] = {}
+        self.purposes = [
+            (("router", table, index), entry)
+            for table in ("purpose_models", "audio_routes")
+            for index, entry in _tables(self.router.get(table))
+        ]
+        self.purpose_names: dict[tuple[str, str], KeyPath] = {}
 
     def add(self, path: KeyPath, message: str) -> None:
         self.findings.append(Finding(self.source, self.lines.line_of(path), show(path), message))
@@ -401,6 +433,7 @@ class _Check:
         self._not_built()
         self._check_tiers()
         self._check_routes()
+        self._check_purposes()
         self._check_listeners()
         self._check_clients()
         self._check_credentials()
@@ -465,6 +498,24 @@ class _Check:
             known = f"; tiers: {', '.join(_safe(name) for name in ids[:16])}" if ids else ""
             self.add(alias.path, f"there is no tier {_safe(alias.target)}{_nearest(alias.target, ids) or known}")
 
+    def _check_purposes(self) -> None:
+        for at, entry in self.purposes:
+            kind, model = entry.get("kind"), entry.get("model")
+            if not isinstance(kind, str) or not isinstance(model, str) or not model:
+                continue
+            path = (*at, "model")
+            name = model.strip().lower()
+            if not _ALIAS.match(name):
+                self.add(path, "must match [a-z0-9][a-z0-9._:/@+-]{0,127} (after lower-casing)")
+                continue
+            first = self.purpose_names.setdefault((kind, name), path)
+            if first != path:
+                line = self.lines.line_of(first)
+                self.add(path, f"the {kind} model {name} is defined twice; the first time on line {line}")
+            elif name in self.aliases and at[1] == "purpose_models":
+                line = self.lines.line_of(self.aliases[name].path)
+                self.add(path, f"{name} is also an alias (line {line}): one name selects one server")
+
     def _check_listeners(self) -> None:
         listen = self.server.get("listen", Server().listen)
         seen: set[str] = set()
@@ -491,6 +542,8 @@ class _Check:
                     )
         for index, tier in self.tiers:
             self._check_base_url(("router", "tiers", index, "base_url"), tier.get("base_url"))
+        for place, entry in self.purposes:
+            self._check_base_url((*place, "base_url"), entry.get("base_url"))
 
     def _check_base_url(self, path: KeyPath, url: object) -> None:
         if not isinstance(url, str) or not url:
@@ -516,7 +569,8 @@ class _Check:
                 seen.setdefault(name, f"line {self.lines.line_of((*at, 'id'))}")
             globs = client.get("aliases")
             for number, glob in enumerate(globs if isinstance(globs, list) else ()):
-                if isinstance(glob, str) and not any(may_use([glob], alias) for alias in self.aliases):
+                names = [*self.aliases, *(name for _, name in self.purpose_names)]
+                if isinstance(glob, str) and not any(may_use([glob], name) for name in names):
                     self.add((*at, "aliases", number), "matches no alias")
 
     def _check_credentials(self) -> None:
@@ -528,6 +582,8 @@ class _Check:
             users.append((("server", "clients", index, "auth_env"), client.get("auth_env"), True))
         for index, tier in self.tiers:
             users.append((("router", "tiers", index, "auth_env"), tier.get("auth_env"), False))
+        for place, entry in self.purposes:
+            users.append(((*place, "auth_env"), entry.get("auth_env"), False))
         own: dict[str, KeyPath] = {}
         operator: KeyPath = ("server", "operator_auth_env")
         live = bool(self.server.get("route_state_path"))
@@ -635,6 +691,7 @@ class _Check:
                 tls_key=place(server.tls_key),
             ),
             projection=routes,
+            purposes=tuple(_purpose(keys) for keys in (*boot.router.purpose_models, *boot.router.audio_routes)),
             config_sha256=hashlib.sha256(_canonical(effective)).hexdigest(),
             effective=MappingProxyType(effective),
             secrets=Secrets(self.secrets),
@@ -657,6 +714,19 @@ class _Check:
             for name, alias in self.aliases.items()
         }
         return {"aliases": aliases, "tiers": tiers}, index_of
+
+
+def _purpose(keys: PurposeModel) -> Purpose:
+    tier = {
+        "base_url": keys.base_url,
+        "model": keys.served_model or keys.model,
+        "auth_env": keys.auth_env,
+        "max_concurrency": keys.max_concurrency,
+        "total_timeout_ms": None if keys.total_timeout_s is None else round(keys.total_timeout_s * 1000),
+    }
+    parsed = projection.parse({"aliases": {}, "tiers": {"any": tier}}, fill=True).tiers["any"]
+    serves = (_PURPOSE_ENDPOINTS[keys.kind],)
+    return Purpose(keys.kind, keys.model.strip().lower(), dataclasses.replace(parsed, serves=serves))
 
 
 def _effective(boot: Boot, aliases: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -100,6 +100,9 @@ class ChatRequest:
     __slots__ = (
         "_members", "background", "has_tools", "include_usage", "max_tokens", "model", "stream",
     )  # fmt: skip
+
+    source: ClassVar[None] = None
+    source_bytes: ClassVar[int] = 0
 
     def __init__(self, members: dict[_Key, msgspec.Raw]) -> None:
         self._members = members

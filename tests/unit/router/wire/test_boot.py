@@ -130,8 +130,6 @@ def test_what_this_release_cannot_do_is_refused_and_not_ignored(key: str) -> Non
         "allow_origins": '["https://x.example"]',
         "family_routes": '{ x = { family = "f", natural = "a" } }',
         "routing_table": '{ path = "t.json" }',
-        "purpose_models": '[{ kind = "embedding", model = "e", base_url = "http://h:1/v1" }]',
-        "audio_routes": '[{ kind = "stt", model = "w", base_url = "http://h:1/v1" }]',
     }.get(name, '"/x"')
     found = faults(f"[{table}]\n{name} = {value}\n{TIER}{ROUTE}")
     assert f"f.toml:2: {key}: {boot.NOT_BUILT[key]}; remove the key" in found
@@ -272,3 +270,70 @@ def test_the_authoritys_path_is_absolute_and_its_name_plain(path: str, is_valid:
     else:
         with pytest.raises(boot.BootError, match="route_state_path"):
             boot.parse(text, {})
+
+
+PURPOSES = """
+[[router.purpose_models]]
+kind = "embedding"
+model = "BAAI/bge-m3"
+base_url = "http://e:1/v1"
+auth_env = "E_KEY"
+total_timeout_s = 1.5
+max_concurrency = 3
+[[router.purpose_models]]
+kind = "rerank"
+model = "BAAI/bge-m3"
+served_model = "Rr"
+base_url = "http://r:1/v1"
+[[router.audio_routes]]
+kind = "stt"
+model = "x"
+base_url = "http://s:1/v1"
+[[router.audio_routes]]
+kind = "tts"
+model = "x"
+base_url = "http://t:1/v1"
+"""
+
+
+def test_purpose_models_are_servers_of_one_endpoint() -> None:
+    config = boot.parse(TIER + ROUTE + PURPOSES, {"E_KEY": "e-secret"}, source="f.toml")
+    found = {purpose.id: purpose for purpose in config.purposes}
+    assert list(found) == ["embedding:baai/bge-m3", "rerank:baai/bge-m3", "stt:x", "tts:x"]
+    embedding = found["embedding:baai/bge-m3"].tier
+    assert (embedding.model, embedding.serves) == ("BAAI/bge-m3", ("embeddings",))
+    assert (embedding.max_concurrency, embedding.total_timeout_ms) == (3, 1500)
+    assert config.secrets.get(embedding.auth_env) == "e-secret"
+    assert found["rerank:baai/bge-m3"].tier.model == "Rr"
+    assert [found[name].tier.serves for name in ("stt:x", "tts:x")] == [("transcriptions",), ("speech",)]
+    assert not set(config.projection.tiers) & set(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ('kind = "tts"', 'kind = "stt"', "the stt model x is defined twice"),
+        ('model = "BAAI/bge-m3"', 'model = "-x"', "must match [a-z0-9]"),
+        ("http://t:1/v1", "http://127.0.0.1:8710/v1", "is this gateway itself"),
+        ("http://t:1/v1", "ftp://t", "router.audio_routes[1].base_url"),
+        ("E_KEY", "F_KEY", "the environment variable F_KEY is not set"),
+        ("E_KEY", "AKIA0123456789ABCDEF", "looks like a credential"),
+        ('kind = "tts"', 'kind = "ttx"', "must be one of stt, tts; did you mean"),
+        ('model = "x"', 'modle = "x"', "unknown key; did you mean model?"),
+    ],
+)
+def test_faults_of_purpose_models(before: str, after: str, expected: str) -> None:
+    text = TIER + ROUTE + PURPOSES.replace(before, after)
+    with pytest.raises(boot.BootError) as caught:
+        boot.parse(text, {"E_KEY": "e-secret"}, source="f.toml")
+    assert any(expected in str(finding) for finding in caught.value.findings), caught.value.findings
+
+
+def test_a_purpose_model_is_no_alias_at_the_same_time() -> None:
+    [alias] = boot.parse(TIER + ROUTE, None, source="f.toml").projection.aliases
+    text = (
+        TIER + ROUTE + PURPOSES.replace('kind = "rerank"\nmodel = "BAAI/bge-m3"', f'kind = "rerank"\nmodel = "{alias}"')
+    )
+    with pytest.raises(boot.BootError) as caught:
+        boot.parse(text, {"E_KEY": "e-secret"}, source="f.toml")
+    assert "is also an alias" in str(caught.value)

@@ -1,0 +1,233 @@
+"""`multipart/form-data` as it arrives: where the member `model` is, and nothing else.
+
+The body is never taken apart: the reader looks at the bytes as they pass, remembers the place of one value, and the
+body goes on with at most that value replaced. What form parsers disagree about is refused, so that the gateway and the
+server cannot read two different forms in the same bytes: anything before the first or after the last boundary, a
+boundary inside a line, folded or repeated fields, names written in two ways, escaped quotes, a second `model`.
+
+Source: RFC 7578 (forms), RFC 2046 5.1 (boundaries).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sndr.router.wire.openai_api import Refused
+
+__all__ = ["Form", "FormReader"]
+
+PART_HEAD_MAX: Final = 8_192
+PARTS_MAX: Final = 1_000
+MODEL_MAX: Final = 1_024
+_BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=?-]{1,70}")
+_PARAMETER: Final = re.compile(rb'[ \t]*;[ \t]*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)=(?:"([^"\r\n]*)"|([^\s";,]+))')
+_TYPE: Final = re.compile(rb"[ \t]*multipart/form-data(?=[ \t]*;)", re.IGNORECASE)
+_DISPOSITION: Final = re.compile(rb"[ \t]*form-data(?=[ \t]*;)", re.IGNORECASE)
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\r\n\0]*)")
+_PLAIN_ENCODINGS: Final = frozenset((b"7bit", b"8bit", b"binary"))
+_YES: Final = frozenset((b"true", b"1", b"yes", b"on"))
+
+# What comes next: a boundary line, the fields of a part, or nothing.
+_DATA, _LINE, _HEAD, _END = range(4)
+
+
+class Form:
+    """A whole form, as far as the gateway reads it.
+
+    Attributes:
+        model: The model name as sent.
+        start, end: Where its bytes are in the body.
+        stream: The form asks for a stream.
+        length: Bytes of the body.
+    """
+
+    __slots__ = ("end", "length", "model", "start", "stream")
+
+    def __init__(self, model: str, start: int, end: int, length: int, *, stream: bool) -> None:
+        self.model = model
+        self.start = start
+        self.end = end
+        self.length = length
+        self.stream = stream
+
+
+class FormReader:
+    """Looks at a form's bytes in order, however they are split; needs a bounded amount of memory."""
+
+    __slots__ = ("_at", "_buffer", "_delimiter", "_model", "_name", "_parts", "_start", "_state", "_stream", "_value")
+
+    def __init__(self, content_type: bytes) -> None:
+        """Take the boundary from the request's content type.
+
+        Raises:
+            Refused: It is not that of a form.
+        """
+        self._delimiter = b"\r\n--" + _boundary(content_type)
+        # The first boundary stands at the very start: a line end before it makes it like all others.
+        self._buffer = b"\r\n"
+        self._at = -2
+        self._state = _DATA
+        self._parts = 0
+        self._name = b""
+        self._start = 0
+        self._value: bytearray | None = bytearray()
+        self._model: tuple[bytes, int, int] | None = None
+        self._stream = False
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next bytes.
+
+        Raises:
+            Refused: The form is ambiguous.
+        """
+        self._buffer = self._buffer + data if self._buffer else data
+        while self._step():
+            pass
+
+    def finish(self) -> Form:
+        """The body is complete.
+
+        Raises:
+            Refused: The form is not.
+        """
+        if self._state != _END:
+            raise _malformed("the form has no end")
+        length = self._at + len(self._buffer)
+        if self._model is None:
+            raise Refused(400, "invalid_request", "the member `model` is missing", param="model")
+        value, start, end = self._model
+        try:
+            model = value.decode()
+        except UnicodeDecodeError:
+            raise Refused(400, "invalid_request", "the member `model` is not UTF-8", param="model") from None
+        return Form(model, start, end, length, stream=self._stream)
+
+    def _step(self) -> bool:
+        """Make one step; False when bytes are missing for it."""
+        state, buffer = self._state, self._buffer
+        if state == _DATA:
+            return self._data(buffer)
+        if state == _LINE:
+            if len(buffer) < 2:
+                return False
+            if buffer.startswith(b"\r\n"):
+                self._state = _HEAD
+            elif buffer.startswith(b"--"):
+                self._state = _END
+            else:
+                raise _malformed("a line that only begins like a boundary")
+            self._skip(2)
+            return True
+        if state == _HEAD:
+            end = buffer.find(b"\r\n\r\n")
+            if max(end, len(buffer) if end < 0 else 0) > PART_HEAD_MAX:
+                raise _malformed("the fields of a part are too large")
+            if end < 0:
+                return False
+            self._part(buffer[:end])
+            self._skip(end + 4)
+            self._start = self._at
+            self._state = _DATA
+            return True
+        if buffer not in (b"", b"\r", b"\r\n"):
+            raise _malformed("bytes after the end of the form")
+        return False
+
+    def _data(self, buffer: bytes) -> bool:
+        found = buffer.find(self._delimiter)
+        used = found if found >= 0 else max(0, len(buffer) - len(self._delimiter) + 1)
+        value = self._value
+        if value is not None:
+            value += buffer[:used]
+            if len(value) > MODEL_MAX:
+                raise Refused(400, "invalid_request", "a plain member of the form is too long", param=self._named())
+        if found < 0:
+            self._skip(used)
+            return False
+        self._end_of_part(self._at + found)
+        self._skip(found + len(self._delimiter))
+        self._state = _LINE
+        return True
+
+    def _end_of_part(self, end: int) -> None:
+        value = self._value
+        self._value = None
+        if not self._parts:
+            if value:
+                raise _malformed("bytes before the first boundary")
+        elif value is not None:
+            if self._name == b"model":
+                self._model = (bytes(value), self._start, end)
+            else:
+                self._stream = bytes(value).strip().lower() in _YES
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise _malformed("the form has too many parts")
+
+    def _part(self, head: bytes) -> None:
+        fields: dict[bytes, bytes] = {}
+        for line in head.split(b"\r\n"):
+            match = _FIELD.fullmatch(line)
+            if match is None:
+                raise _malformed("a part with a malformed field")
+            name = match[1].lower()
+            if name in fields:
+                raise _malformed("a part with a field twice")
+            fields[name] = match[2]
+        disposition = fields.get(b"content-disposition", b"")
+        kind = _DISPOSITION.match(disposition)
+        if kind is None:
+            raise _malformed("a part without its name")
+        if b'\\"' in disposition:
+            raise _malformed("a name with an escaped quote")
+        parameters = _parameters(disposition, kind.end())
+        name = parameters.get(b"name")
+        if name is None or b"name*" in parameters or b"\\" in name:
+            raise _malformed("a part whose name can be read in two ways, or is missing")
+        self._name = name
+        if name not in (b"model", b"stream"):
+            return
+        if b"filename" in parameters or b"filename*" in parameters:
+            raise Refused(400, "invalid_request", "a plain member of the form is a file", param=self._named())
+        encoding = fields.get(b"content-transfer-encoding", b"binary").strip().lower()
+        if encoding not in _PLAIN_ENCODINGS:
+            raise _malformed("a part with a transfer encoding")
+        if name == b"model" and self._model is not None:
+            raise Refused(400, "invalid_request", "the member `model` is present twice", param="model")
+        self._value = bytearray()
+
+    def _named(self) -> str:
+        return self._name.decode("ascii")
+
+    def _skip(self, count: int) -> None:
+        self._buffer = self._buffer[count:]
+        self._at += count
+
+
+def _boundary(content_type: bytes) -> bytes:
+    kind = _TYPE.match(content_type)
+    boundary = None if kind is None else _parameters(content_type, kind.end()).get(b"boundary")
+    if boundary is None or _BOUNDARY.fullmatch(boundary) is None:
+        raise Refused(
+            400, "invalid_request", "the body must be multipart/form-data with a boundary", param="content-type"
+        )
+    return boundary
+
+
+def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    while text[at:].strip(b" \t;"):
+        match = _PARAMETER.match(text, at)
+        if match is None:
+            raise _malformed("malformed parameters")
+        name = match[1].lower()
+        if name in found:
+            raise _malformed("a parameter twice")
+        found[name] = match[2] if match[2] is not None else match[3]
+        at = match.end()
+    return found
+
+
+def _malformed(what: str) -> Refused:
+    return Refused(400, "invalid_request", f"the form cannot be read safely: {what}")
