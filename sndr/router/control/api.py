@@ -6,9 +6,8 @@ of other clients.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -33,7 +32,18 @@ _TIER_COMMANDS: Final = frozenset({"quiesce", "drain", "readmit"})
 _STANDINGS: Final = {"stopped": -1, "idle": 0, "held": 1, "committed": 2, "uncertain": 3}
 """Values of `sndr_route_state`."""
 
-_Handler = Callable[[ManagementRequest], Awaitable[ManagementResponse]]
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A JSON answer that is not bytes yet."""
+
+    status: int
+    document: Mapping[str, Any]
+    headers: tuple[tuple[str, str], ...]
+
+
+_Response = _Answer | ManagementResponse
+_Handler = Callable[[ManagementRequest], Awaitable[_Response]]
 
 
 class Management:
@@ -82,25 +92,27 @@ class Management:
             detail = exc.message if isinstance(exc, RequestError | ChangeRefusedError) else None
             return self._fenced(request, _problem(exc.code, detail, extra))
 
-    def _fenced(self, request: ManagementRequest, answer: ManagementResponse) -> ManagementResponse:
-        """An admin answer with the fence of the routes as they are now: in its body, and as its entity tag."""
-        if self._routes is None or request.role != "operator" or not request.path.startswith("/v1/admin"):
+    def _fenced(self, request: ManagementRequest, answer: _Response) -> ManagementResponse:
+        """The bytes; of an admin answer with the fence of the routes as they are now, and that as its entity tag."""
+        if isinstance(answer, ManagementResponse):
             return answer
+        if self._routes is None or request.role != "operator" or not request.path.startswith("/v1/admin"):
+            return ManagementResponse(answer.status, answer.headers, wire.encode(answer.document))
         snapshot = self._gate.snapshot
-        document = json.loads(answer.body)
+        document = answer.document
         fence = {
             "route_revision": snapshot.route_revision,
             "effective_route_sha256": snapshot.effective_route_sha256,
         }
         standing = self._routes.standing() if answer.status >= 400 else {}
-        if "object" in document and document["object"] == "route.view":
-            fence = {}
         headers = (*answer.headers, ("etag", f'"{snapshot.route_revision}"'))
+        if answer.status == 412:
+            headers = (*headers, ("x-sndr-route-sha256", snapshot.effective_route_sha256 or ""))
         return ManagementResponse(answer.status, headers, wire.encode({**document, **fence, **standing}))
 
     # -- routing ------------------------------------------------------------------------------------------------------
 
-    async def _route(self, request: ManagementRequest) -> ManagementResponse:
+    async def _route(self, request: ManagementRequest) -> _Response:
         path = request.path
         if path == "/metrics":
             if request.role not in ("metrics", "operator") and not self._metrics_open:
@@ -116,7 +128,7 @@ class Management:
             return await self._dispatch(request, {"GET": self._trace})
         return _problem("not_found")
 
-    async def _admin(self, request: ManagementRequest) -> ManagementResponse:
+    async def _admin(self, request: ManagementRequest) -> _Response:
         if not self._has_operator:
             return _problem("not_found")
         if request.role != "operator":
@@ -132,12 +144,12 @@ class Management:
             return await self._dispatch(request, {"POST": self._command_tier})
         return _problem("not_found")
 
-    async def _dispatch(self, request: ManagementRequest, methods: Mapping[str, _Handler]) -> ManagementResponse:
+    async def _dispatch(self, request: ManagementRequest, methods: Mapping[str, _Handler]) -> _Response:
         handler = methods.get(request.method)
         if handler is None:
             answer = _problem("method_not_allowed")
             allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
-            return ManagementResponse(answer.status, (*answer.headers, ("allow", allowed)), answer.body)
+            return _Answer(answer.status, answer.document, (*answer.headers, ("allow", allowed)))
         waits = request.path.endswith(("/drain", "/check"))
         if request.method == "GET" and not waits:
             return await handler(request)
@@ -152,7 +164,7 @@ class Management:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    async def _status(self, request: ManagementRequest) -> ManagementResponse:
+    async def _status(self, request: ManagementRequest) -> _Response:
         is_operator = request.role == "operator"
         snapshot = self._gate.snapshot
         aliases = [name for name in snapshot.projection.aliases if is_operator or self._may_see(request, name)]
@@ -179,10 +191,10 @@ class Management:
                 document["route_authority"] = self._routes.status()
         return _json(document)
 
-    async def _list_tiers(self, _request: ManagementRequest) -> ManagementResponse:
+    async def _list_tiers(self, _request: ManagementRequest) -> _Response:
         return _json({"object": "list", "data": [self.tier_view(tier_id) for tier_id in self._gate.snapshot.runtimes]})
 
-    async def _trace(self, request: ManagementRequest) -> ManagementResponse:
+    async def _trace(self, request: ManagementRequest) -> _Response:
         request_id = unquote(request.path.removeprefix("/v1/requests/"))
         owner = None if request.role == "operator" else request.client_id
         if self._ledger is None or (request.role != "operator" and owner is None):
@@ -190,13 +202,13 @@ class Management:
         row = await self._ledger.trace(request_id, owner)
         return _problem("not_found") if row is None else _json(dict(row))
 
-    async def _scrape(self, _request: ManagementRequest) -> ManagementResponse:
+    async def _scrape(self, _request: ManagementRequest) -> _Response:
         body = await self._metrics.render(self._gauges())
         return ManagementResponse(200, (("content-type", CONTENT_TYPE), ("cache-control", "no-store")), body)
 
     # -- live routes --------------------------------------------------------------------------------------------------
 
-    async def _live(self, request: ManagementRequest) -> ManagementResponse:
+    async def _live(self, request: ManagementRequest) -> _Response:
         if self._routes is None:
             return _problem("not_found")
         handlers: dict[str, Mapping[str, _Handler]] = {
@@ -209,25 +221,25 @@ class Management:
         methods = handlers.get(request.path.removeprefix("/v1/admin/routes"))
         return _problem("not_found") if methods is None else await self._dispatch(request, methods)
 
-    async def _view_routes(self, _request: ManagementRequest) -> ManagementResponse:
+    async def _view_routes(self, _request: ManagementRequest) -> _Response:
         assert self._routes is not None
         return _json(self._routes.view())
 
-    async def _preview(self, request: ManagementRequest) -> ManagementResponse:
+    async def _preview(self, request: ManagementRequest) -> _Response:
         assert self._routes is not None
         self._require_match(request)
         return _json(await self._routes.preview(request.body))
 
-    async def _apply(self, request: ManagementRequest) -> ManagementResponse:
+    async def _apply(self, request: ManagementRequest) -> _Response:
         assert self._routes is not None
         self._require_match(request)
         return _json(await self._routes.apply(request.body))
 
-    async def _watch_drain(self, request: ManagementRequest) -> ManagementResponse:
+    async def _watch_drain(self, request: ManagementRequest) -> _Response:
         assert self._routes is not None
         return _json(await self._routes.watch_drain(wire.parse_drain_query(request.query)))
 
-    async def _check_routes(self, _request: ManagementRequest) -> ManagementResponse:
+    async def _check_routes(self, _request: ManagementRequest) -> _Response:
         assert self._routes is not None
         return _json(await self._routes.check())
 
@@ -245,7 +257,7 @@ class Management:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    async def _command_tier(self, request: ManagementRequest) -> ManagementResponse:
+    async def _command_tier(self, request: ManagementRequest) -> _Response:
         _, _, _, _, name, command = request.path.split("/")
         tier_id = unquote(name)
         if tier_id not in self._gate.snapshot.runtimes:
@@ -262,7 +274,7 @@ class Management:
         seen = await self._quiescence.readmit(tier_id)
         return _json({"readmitted": True, "reason": seen.reason.value, "tier": self.tier_view(tier_id)})
 
-    async def _reconcile(self, request: ManagementRequest) -> ManagementResponse:
+    async def _reconcile(self, request: ManagementRequest) -> _Response:
         body = wire.parse_body(wire.Reconcile, request.body)
         if not body.confirm:
             return _problem("confirmation_required")
@@ -392,11 +404,10 @@ def _target(target: TierTarget | FamilyTarget) -> dict[str, Any]:
     return {"family": target.family, "natural": target.natural, "on_unready": target.on_unready.value}
 
 
-def _json(document: Mapping[str, Any]) -> ManagementResponse:
-    headers = (("content-type", "application/json"), ("cache-control", "no-store"))
-    return ManagementResponse(200, headers, wire.encode(document))
+def _json(document: Mapping[str, Any]) -> _Answer:
+    return _Answer(200, document, (("content-type", "application/json"), ("cache-control", "no-store")))
 
 
-def _problem(code: str, detail: str | None = None, extra: Mapping[str, object] | None = None) -> ManagementResponse:
+def _problem(code: str, detail: str | None = None, extra: Mapping[str, object] | None = None) -> _Answer:
     headers = (("content-type", "application/problem+json"), ("cache-control", "no-store"))
-    return ManagementResponse(wire.PROBLEMS[code].status, headers, wire.problem_body(code, detail, extra))
+    return _Answer(wire.PROBLEMS[code].status, wire.problem(code, detail, extra), headers)

@@ -41,7 +41,7 @@ __all__ = [
     "parse_body",
     "parse_drain_query",
     "parse_preview",
-    "problem_body",
+    "problem",
 ]
 
 DRAIN_MAX_S: Final = 900
@@ -363,20 +363,18 @@ def _validate(kind: type[_BodyType], document: dict[str, Any]) -> _BodyType:
     raise RequestError("invalid_request", f"{'; '.join(parts)}. Members: {allowed}.")
 
 
-def problem_body(code: str, detail: str | None = None, extra: Mapping[str, object] | None = None) -> bytes:
-    """The problem+json body of a code in `PROBLEMS`."""
-    problem = PROBLEMS[code]
-    return encode(
-        {
-            "type": f"urn:sndr:router:problem:{code}",
-            "title": problem.title,
-            "status": problem.status,
-            "detail": detail or problem.detail,
-            "code": code,
-            "retryable": problem.retryable,
-            **(extra or {}),
-        }
-    )
+def problem(code: str, detail: str | None = None, extra: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The problem+json document of a code in `PROBLEMS`."""
+    known = PROBLEMS[code]
+    return {
+        "type": f"urn:sndr:router:problem:{code}",
+        "title": known.title,
+        "status": known.status,
+        "detail": detail or known.detail,
+        "code": code,
+        "retryable": known.retryable,
+        **(extra or {}),
+    }
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
