@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import CONSOLE, MODULE, environment, run_cli
+from tests.support.cli import CONSOLE, MODULE, ROOT, environment, run_cli
 
 BUFFERING = [{}, {"PYTHONUNBUFFERED": "1"}]
 
@@ -91,11 +91,21 @@ def test_interrupt_is_quiet_and_tells_the_shell() -> None:
     ) as process:  # fmt: skip
         os.close(reader)
         os.write(writer, b" " * 4096)
-        _wait_until_drained(writer)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-        os.close(writer)
+        try:
+            _wait_until_drained(writer)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            os.close(writer)
     assert (process.returncode, out, err) == (-signal.SIGINT, b"", b"")
+
+
+def test_the_tests_of_interrupts_also_end_in_the_background_of_a_shell() -> None:
+    code = "import tests.conftest, signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    words = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", MODULE[0], "-c", code]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
 @pytest.mark.parametrize("entry", [MODULE, CONSOLE])
