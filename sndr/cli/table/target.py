@@ -95,6 +95,8 @@ def write_target(target: Target, data: bytes, *, disk: Disk | None = None) -> No
             raise _refused(
                 target.given, f"its lock {lock_path} holds something, so it is somebody's file; move it away"
             )
+        # filelock takes "no such file" for "held by another" and waits; opening it first tells why it cannot be had
+        os.close(os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _NEW_MODE))
         lock = FileLock(lock_path, timeout=LOCK_WAIT_S)
         lock.acquire()
         try:

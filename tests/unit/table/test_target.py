@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sndr.cli.table.target import resolve_target
+from sndr.cli.table.target import Target, resolve_target, write_target
 from sndr.errors import InputError
 
 
@@ -79,3 +79,22 @@ def test_a_file_inside_the_catalog_is_refused_under_any_name(tmp_path: Path) -> 
         with pytest.raises(InputError, match="inside the catalog"):
             resolve_target(str(tmp_path / given), str(catalog))
     assert resolve_target(str(tmp_path / "t.json"), str(catalog)).path == str(tmp_path / "t.json")
+
+
+def test_a_lock_that_cannot_be_made_is_said_at_once_and_not_taken_for_held() -> None:
+    """/proc refuses new files with "no such file", which the lock's library takes for a reason to wait."""
+    with pytest.raises(InputError) as caught:
+        write_target(Target("/proc/sndr.json", "/proc/sndr.json"), b"{}")
+    assert caught.value.code == "out_failed"
+    assert (
+        caught.value.message == "/proc/sndr.json: /proc/sndr.json.lock: No such file or directory; nothing was changed"
+    )
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    target = resolve_target(str(tmp_path / "t.json"), "/nowhere")
+    (tmp_path / "t.json.lock").symlink_to("elsewhere")
+    with pytest.raises(InputError, match="its lock") as caught:
+        write_target(target, b"{}")
+    assert caught.value.code == "out_refused"
+    assert sorted(os.listdir(tmp_path)) == ["t.json.lock"]
