@@ -178,7 +178,8 @@ def explain(
 def _table_step(table: Table) -> Step:
     if table.degraded is not None:
         return Step("0", "table", "degraded", table.degraded)
-    counts = f"{len(table.presets)} presets, {len(table.routing_rules)} rules, {len(table.coverage_gaps)} gaps"
+    rows = ("preset", table.presets), ("rule", table.routing_rules), ("gap", table.coverage_gaps)
+    counts = ", ".join(f"{len(of)} {name}{'' if len(of) == 1 else 's'}" for name, of in rows)
     if table.warnings:
         return Step("0", "table", "in force", f"{counts}; warnings: {'; '.join(table.warnings)}")
     return Step("0", "table", "in force", counts)
@@ -266,7 +267,8 @@ def _why_mode(in_flight: int | None) -> str:
 
 def _why_family(table: Table, reading: _Reading, family: str | None) -> str:
     if family is not None:
-        return "given by the caller"
+        known = family in table.families or table.degraded is not None
+        return "given by the caller" if known else "given by the caller; no row of the table is of this family"
     model = reading.chat.get("model")
     if table.degraded is not None:
         return "not looked up: the table is degraded"

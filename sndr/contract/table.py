@@ -11,6 +11,7 @@ Values are named tuples rather than dataclasses: a short-lived process that impo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -300,8 +301,22 @@ def _constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number in (math.inf, -math.inf):
+        raise ValueError(f"the number {digits[:40]} is beyond what a double holds")
+    return number
+
+
+def _int(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # the interpreter's own bound; its text speaks to programmers
+        raise ValueError(f"a number of {len(digits)} digits is longer than any that is read") from None
+
+
 def parse_json(text: bytes | str) -> object:
-    """Strict JSON: UTF-8 without a byte order mark, no duplicate members, no NaN or infinity.
+    """Strict JSON: UTF-8 without a byte order mark, no duplicate members, no NaN, infinity or number that becomes one.
 
     Raises:
         ValueError: With one line for a person; also for nesting and integers beyond what the interpreter takes.
@@ -311,7 +326,9 @@ def parse_json(text: bytes | str) -> object:
             text = text.decode("utf-8")
         if text.startswith("\ufeff"):
             raise ValueError("starts with a byte order mark")
-        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant)
+        if not text.strip(" \t\r\n"):
+            raise ValueError("empty: there is no JSON value")
+        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_float, parse_int=_int)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -360,8 +377,10 @@ def load(source: object) -> Table:
     if isinstance(version, bool) or not isinstance(version, int | float) or version != SCHEMA_VERSION:
         if "schema_version" not in obj:
             shown = "missing"
+        elif isinstance(version, int) and version.bit_length() > 64:  # the interpreter refuses to print very long ones
+            shown = "a very large integer"
         elif isinstance(version, str | int | float | None):
-            shown = repr(version)[:40]
+            shown = ascii(version)[:40]
         else:
             shown = f"of type {type(version).__name__}"
         return degraded(f"routing table schema_version is {shown}, this consumer knows 1: no decision is made from it")

@@ -169,6 +169,7 @@ def test_an_explanation_walks_the_procedure_in_order() -> None:
         ({"model": "nobody"}, {}, "model_family", "unknown", "is no served_model_name"),
         ({"model": 5}, {}, "model_family", "unknown", "names no model"),
         ({}, {"family": G26}, "model_family", G26, "given by the caller"),
+        ({}, {"family": "nobody"}, "model_family", "nobody", "no row of the table is of this family"),
         ({"model": "nobody"}, {}, "natural", None, "family is not known"),
         ({"model": "qwen3.6-27b"}, {}, "natural", None, "no default"),
         ({"model": D26}, {}, "family_default", D26, "default of the family"),
