@@ -310,6 +310,26 @@ def _locate(root: str, file: str, path: str) -> tuple[int, int, bool]:
 # ---------------------------------------------------------------------------------------------------------------- load
 
 
+_PLACES = (  # a folder that is no layer, the folders in it, the files in it
+    ("", ("models", "hardware", "profiles", "presets", "routing", "evidence", "archive"), ()),
+    ("archive", ("presets", "profiles"), ()),
+    ("routing", (), ("families.yaml", "workloads.yaml", "rules.yaml", "gaps.yaml")),
+)
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file's name promises data; hidden files and editors' backups do not."""
+    stem, _, suffix = name.rpartition(".")
+    return stem != "" and name[0] != "." and suffix.lower() in ("yaml", "yml", "json")
+
+
+def _holds_data(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir() and any(_is_data(name) for name in os.listdir(entry.path))
+    except OSError:
+        return False  # not ours, and not readable
+
+
 class _Loader:
     def __init__(self, root: str, shown: str) -> None:
         self.root = root
@@ -322,18 +342,8 @@ class _Loader:
     def names(self, folder: str) -> list[str]:
         """Return the ids in a folder, sorted; odd names are findings, hidden files and other kinds are not ours."""
         ids = []
-        try:
-            with os.scandir(os.path.join(self.root, folder)) as entries:
-                names = sorted(entry.name for entry in entries)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self.add(folder, f"cannot be read: {error.strerror}")
-            return []
-        for name in names:
+        for name in self.entries(folder):
             stem, _, suffix = name.rpartition(".")
-            if not stem or name.endswith("~") or suffix.lower() not in ("yaml", "yml", "json"):
-                continue
             if suffix != "yaml":
                 self.add(f"{folder}/{name}", f"is never read; name it {stem}.yaml or move it out of the catalog")
             elif not _ID.match(stem):
@@ -341,6 +351,36 @@ class _Loader:
             else:
                 ids.append(stem)
         return ids
+
+    def entries(self, folder: str, expected: tuple[str, ...] = ()) -> list[str]:
+        """Return the names in a folder that look like data, sorted; a folder among them that holds data is a finding.
+
+        Args:
+            folder: Relative to the catalog's.
+            expected: The folders that belong there.
+        """
+        names = []
+        try:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
+                for entry in entries:
+                    if _is_data(entry.name):
+                        names.append(entry.name)
+                    elif entry.name not in expected and entry.name[0] != "." and _holds_data(entry):
+                        place = f"{folder}/{entry.name}" if folder else entry.name
+                        self.add(place, "is a folder that is never read; move it out of the catalog")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.add(folder, f"cannot be read: {error.strerror}")
+        return sorted(names)
+
+    def strays(self) -> None:
+        """Name the data in places where no layer is: it would never be read."""
+        for folder, folders, files in _PLACES:
+            for name in self.entries(folder, folders):
+                if name not in files:
+                    allowed = f"allowed here: {', '.join(files or folders)}"
+                    self.add(f"{folder}/{name}" if folder else name, f"is never read; {allowed}")
 
     def read(self, file: str, block: Block) -> dict[str, Any] | None:
         """Return one file's fields, or record its faults."""
@@ -433,7 +473,8 @@ def load_catalog(root: str | os.PathLike[str] | None = None, *, archive: bool = 
         loader.add(f"archive/presets/{twin}.yaml", f"is also an active preset (presets/{twin}.yaml); keep one of them")
     for twin in sorted(archived_profiles.keys() & profiles.keys()):
         loader.add(f"archive/profiles/{twin}.yaml", f"is also an active profile (profiles/{twin}.yaml); keep one")
-    if not loader.names("presets") and not loader.findings:
+    loader.strays()
+    if not presets and not loader.findings:
         loader.add("presets", "holds no preset (<id>.yaml); a catalog has at least one")
     if loader.findings:  # pointers into a file that could not be read would only repeat its fault
         raise CatalogError(loader.findings)

@@ -196,6 +196,34 @@ def test_a_file_that_would_never_be_read(name: str, tmp_path: Path) -> None:
     assert line.startswith(f"models/{name}:1:1: (file): is never read; name it ")
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("m.yaml", "is never read; allowed here: models, hardware, profiles, presets, routing, evidence, archive"),
+        ("rules.json", "is never read; allowed here: models, "),
+        ("routing/rule.yaml", "is never read; allowed here: families.yaml, workloads.yaml, rules.yaml, gaps.yaml"),
+        ("routing/rules.yml", "is never read; allowed here: families.yaml, "),
+        ("archive/m.yaml", "is never read; allowed here: presets, profiles"),
+        ("archive/models/m.yaml", "is a folder that is never read"),
+        ("profile/m.yaml", "is a folder that is never read"),
+        ("models/more/m.yaml", "is a folder that is never read"),
+        ("presets/more/m.yml", "is a folder that is never read"),
+        ("routing/more/m.yaml", "is a folder that is never read"),
+    ],
+)
+def test_data_where_nothing_reads_it(place: str, said: str, tmp_path: Path) -> None:
+    (line,) = _findings(write(tmp_path, {**full(), place: "a: 1\n"}))
+    shown = os.path.dirname(place) if "folder" in said else place
+    assert line.startswith(f"{shown}:1:1: (file): {said}")
+
+
+@pytest.mark.parametrize(
+    "place", ["notes/read.me", ".git/x.yaml", "models/.old/m.yaml", "routing/.rules.yaml", "README.md"]
+)
+def test_what_is_not_data_is_left_alone(place: str, tmp_path: Path) -> None:
+    load_catalog(write(tmp_path, {**full(), place: "a: 1\n"}))
+
+
 @pytest.mark.parametrize("name", ["a b.yaml", "-m.yaml", "caf\u00e9.yaml", "x" * 120 + ".yaml"])
 def test_a_name_that_is_no_id(name: str, tmp_path: Path) -> None:
     (line,) = _findings(write(tmp_path, {**full(), f"models/{name}": "a: 1\n"}))
