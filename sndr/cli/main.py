@@ -20,7 +20,7 @@ from sndr import __version__
 from sndr.cli.output import close_stdout, write_err
 from sndr.errors import SndrError
 
-__all__ = ["LazyGroup", "allowed", "console_root", "module_root", "run", "run_process"]
+__all__ = ["LazyGroup", "allowed", "console_root", "module_root", "not_empty", "run", "run_process"]
 
 _TABLE = ("sndr.cli.table.commands:routing_table", "Emit, validate, compare and explain the routing table.")
 _VERBS: Mapping[str, tuple[str, str]] = {
@@ -101,6 +101,13 @@ def allowed(name: str, names: Sequence[str]) -> str:
 
     near = difflib.get_close_matches(name, names, n=3)
     return f"(did you mean {' or '.join(near)}?)" if near else f"(allowed: {', '.join(names)})"
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty value (an unset variable in a script), which would otherwise pass for one that was not given."""
+    if value == "":
+        raise click.BadParameter("empty; leave the option away or give it a value", ctx, param)
+    return value
 
 
 def _root(name: str, verbs: Mapping[str, tuple[str, str]], elsewhere: Mapping[str, str]) -> LazyGroup:

@@ -92,7 +92,20 @@ def test_out_follows_links_and_keeps_them(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "real" / "there").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("args", [["--out", ""], ["--out="], ["--out"], ["--out", "-"], ["--presets", ""], ["--nope"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--out", ""],
+        ["--out="],
+        ["--out"],
+        ["--out", "-"],
+        ["--presets", ""],
+        ["--nope"],
+        ["--vllm-pin", "1\n2"],
+        ["--vllm-pin", "1" * 201],
+        ["--vllm-pin", "\udcff"],
+    ],
+)
 def test_usage_errors(args: list[str]) -> None:
     assert refused(run_cli("routing-table", *args), 2)[0].startswith("sndr routing-table: usage: ")
 

@@ -125,13 +125,14 @@ def _pick(document: dict[str, Any], path: str) -> Any:
     steps = path.split(".")
     value: Any = document if steps[0] in document else document["card"]
     for place, step in enumerate(steps):
-        if isinstance(value, (list, tuple)) and step.isascii() and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        elif isinstance(value, dict) and step in value:
+        if isinstance(value, (list, tuple)):
+            value = {str(index): item for index, item in enumerate(value)}
+        if isinstance(value, dict) and step in value:
             value = value[step]
-        else:
-            names = list(value) if isinstance(value, dict) else []
-            if place == 0:
-                names += list(document)
-            raise CommandError("field_unknown", f"there is no field {path!r}: {step!r} {allowed(step, names)}")
+            continue
+        names = list(value) if isinstance(value, dict) else []
+        if place == 0:
+            names += list(document)
+        near = allowed(step, names) if names else f"(nothing is below {'.'.join(steps[:place])})"
+        raise CommandError("field_unknown", f"there is no field {path!r} {near}")
     return value

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sndr.cli.main import allowed
+from sndr.cli.main import allowed, not_empty
 from sndr.cli.output import CommandError, write_out
 from sndr.cli.table.catalog import Catalog
 from sndr.cli.table.layers import STANDARD_WORKLOADS, UNKNOWN_FAMILY, Preset
@@ -32,7 +32,9 @@ __all__ = [
 
 _CUSTOM = re.compile(r"custom:([a-z0-9][a-z0-9_-]*)\Z", re.ASCII)
 
-presets_option = click.option("--presets", "root", metavar="DIR", help="Read this catalog instead of the shipped one.")
+presets_option = click.option(
+    "--presets", "root", metavar="DIR", callback=not_empty, help="Read this catalog instead of the shipped one."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from sndr.cli.main import LazyGroup
+from sndr.cli.main import LazyGroup, not_empty
 from sndr.cli.output import write_err, write_out
 from sndr.errors import InputError
 from sndr.resources import presets_dir
 
 __all__ = ["TableInvalidError", "check", "routing_table"]
+
+_MAX_PIN = 200
 
 
 class TableInvalidError(InputError):
@@ -27,19 +29,15 @@ class TableInvalidError(InputError):
         self.findings = [f"{name}: {finding}" for finding in findings]
 
 
-def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value == "":
-        raise click.BadParameter("empty; allowed: a path", ctx, param)
-    if value == "-" and param.name == "out":
+def _out_path(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value == "-":
         raise click.BadParameter("to print the table, leave --out away", ctx, param)
-    return value
+    return not_empty(ctx, param, value)
 
 
-def _utf8(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    try:
-        (value or "").encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise click.BadParameter("not UTF-8", ctx, param) from error
+def _pin(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not (value.isprintable() and len(value) <= _MAX_PIN):
+        raise click.BadParameter(f"allowed: up to {_MAX_PIN} printable characters", ctx, param)
     return value
 
 
@@ -54,9 +52,9 @@ def _utf8(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table (so does no option at all).")
 @click.option("--validate", is_flag=True, help="Check the table instead of printing it; all faults are listed.")
-@click.option("--out", metavar="FILE", callback=_not_empty, help="Check, then replace FILE whole or not at all.")
-@click.option("--vllm-pin", metavar="PIN", callback=_utf8, help="The vLLM version to state in the table.")
-@click.option("--presets", metavar="DIR", callback=_not_empty, help="Read another catalog than the shipped one.")
+@click.option("--out", metavar="FILE", callback=_out_path, help="Check, then replace FILE whole or not at all.")
+@click.option("--vllm-pin", metavar="PIN", callback=_pin, help="The vLLM version to state in the table.")
+@click.option("--presets", metavar="DIR", callback=not_empty, help="Read another catalog than the shipped one.")
 @click.pass_context
 def routing_table(
     ctx: click.Context, as_json: bool, validate: bool, out: str | None, vllm_pin: str | None, presets: str | None
@@ -93,7 +91,7 @@ def routing_table(
 
 @click.command()
 @click.argument("file")
-@click.option("--presets", metavar="DIR", callback=_not_empty, help="The catalog that the evidence paths lie in.")
+@click.option("--presets", metavar="DIR", callback=not_empty, help="The catalog that the evidence paths lie in.")
 def check(file: str, presets: str | None) -> None:
     """Validate the routing table in FILE (- is standard input); all faults are listed."""
     from sndr.cli.table.document import read_json

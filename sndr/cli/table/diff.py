@@ -179,7 +179,8 @@ def _lines(difference: Difference) -> Iterator[str]:
         for change in difference.other:
             yield f"  ~ {change['path']}: {_value(change['from'])} -> {_value(change['to'])}"
     if difference.moved_cells:
-        yield f"requests that change preset ({len(difference.moved_cells)} cells):"
+        count = len(difference.moved_cells)
+        yield f"requests that change preset ({count} cell{'' if count == 1 else 's'}):"
         yield from _moves(difference.moved_cells)
     else:
         yield "no request changes preset"

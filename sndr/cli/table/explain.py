@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from sndr.cli.main import not_empty
 from sndr.cli.output import one_line, write_err, write_out
 from sndr.cli.table.document import read_document, read_json
 from sndr.contract import Dialect, Explanation, Table, load
@@ -37,8 +38,15 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 
 @click.command(short_help="Decide one request and say why, step by step.")
 @click.argument("request")
-@click.option("--table", "table_file", metavar="FILE", help="The table to decide with (- for standard input).")
-@click.option("--presets", metavar="DIR", help="Emit the table from this catalog; without both, from the shipped one.")
+@click.option(
+    "--table", "table_file", metavar="FILE", callback=not_empty, help="The table to decide with (- for standard input)."
+)
+@click.option(
+    "--presets",
+    metavar="DIR",
+    callback=not_empty,
+    help="Emit the table from this catalog; without both, from the shipped one.",
+)
 @click.option("--in-flight", type=click.IntRange(min=0), help="Requests in flight in the family, this one included.")
 @click.option("--input-tokens", type=click.IntRange(min=0), help="Tokens of the prompt, if known.")
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="A header of the request; may be repeated.")
@@ -48,7 +56,9 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     default="chat",
     help="What the request is; completions are read as chat.",
 )
-@click.option("--family", help="The model family, when an alias fixes it instead of the request's model.")
+@click.option(
+    "--family", callback=not_empty, help="The model family, when an alias fixes it instead of the request's model."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision record with its steps.")
 def explain(
     request: str,

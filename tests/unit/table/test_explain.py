@@ -161,6 +161,18 @@ def test_refusals(args: list[str], code: int, text: str, request_file: str, caps
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--table", "--presets", "--family"])
+def test_an_empty_value_does_not_pass_for_none(
+    option: str, request_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verb(request_file, option, "") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"sndr routing-table: usage: Invalid value for '{option}': empty; leave the option away or give it a value\n"
+    )
+
+
 def test_requests_that_cannot_be_read(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text('{"a": 1, "a": 2}')
     for name in ("bad.json", "none.json", "."):

@@ -153,6 +153,13 @@ def test_show_an_absent_field_as_null(capsys: Capture) -> None:
     assert _run(capsys, "show", "prod-gemma4-26b-default", "--field", "card.fallback_preset")[:2] == (0, "null\n")
 
 
+@pytest.mark.parametrize("verb", ["list", "show x", "explain x", "recommend --workload code_gen", "validate"])
+def test_an_empty_catalog_path_does_not_pass_for_none(verb: str, capsys: Capture) -> None:
+    code, out, err = _run(capsys, *verb.split(), "--presets", "")
+    assert (code, out) == (2, "")
+    assert "'--presets': empty; leave the option away or give it a value" in err
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -160,6 +167,8 @@ def test_show_an_absent_field_as_null(capsys: Capture) -> None:
         ("crad", "did you mean card?"),
         ("card.concurrency.max.x", "there is no field"),
         ("card.evidence_refs.9", "there is no field"),
+        ("card.evidence_refs." + "9" * 5000, "there is no field"),
+        ("card.K.x", "there is no field 'card.K.x' (nothing is below card.K)"),
         ("", "there is no field"),
     ],
 )
