@@ -488,7 +488,10 @@ def _shown(folder: str, given: bool) -> str:
     """Return the catalog's folder as findings show it: as it was named, or relative to where we are."""
     if given:
         return folder.rstrip("/") or folder or "(empty path)"
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError:  # the folder that we were started in is gone
+        return folder
     return os.path.relpath(folder, here) if folder.startswith(here.rstrip("/") + "/") else folder
 
 

@@ -189,6 +189,14 @@ def _as_another_user(root: Path) -> list[str]:
     return lines
 
 
+def test_the_folder_that_we_are_in_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load_catalog().presets
+
+
 @pytest.mark.parametrize("name", ["m2.yml", "m2.YAML", "m2.json", "Yaml.Yml"])
 def test_a_file_that_would_never_be_read(name: str, tmp_path: Path) -> None:
     root = write(tmp_path, {**full(), f"models/{name}": "a: 1\n"})
