@@ -115,6 +115,7 @@ def _is_length(text: bytes) -> bool:
     return len(text) <= 15 and text.isdigit()
 
 
+_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 
 
@@ -658,6 +659,8 @@ class ResponseReader:
                 raise Malformed("malformed response head") from None
             if line[2][:1] != b"1":
                 break
+            if any(name in _FRAMING for name, _, _ in _split(raw[line.end() : -4])):
+                raise Malformed("an informational response with a body")
             self._informational += end
             if self._informational > RESPONSE_HEAD_MAX:
                 raise Malformed("too many informational responses")

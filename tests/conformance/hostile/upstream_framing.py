@@ -107,6 +107,8 @@ CASES = [
             ("101", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nSMUGGLED"),
             ("an informational head that is malformed", b"HTTP/1.1 103 Early\r\nX : y\r\n\r\n" + WHOLE),
             ("an informational head with a bare LF", b"HTTP/1.1 103 Early\r\nX: y\n\n" + SURPLUS),
+            ("an informational head with a length", b"HTTP/1.1 103 Early\r\nContent-Length: 8\r\n\r\nSMUGGLED" + WHOLE),
+            ("an informational head with a coding", b"HTTP/1.1 103 Early\r\nTransfer-Encoding: gzip\r\n\r\n" + WHOLE),
             ("informational heads without end", b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000),
             ("a chunk size with 0x", coded(b" chunked", b"0x5\r\nhello\r\n0\r\n\r\n")),
             ("a chunk size with a sign", coded(b" chunked", b"+5\r\nhello\r\n0\r\n\r\n")),
