@@ -156,6 +156,7 @@ class App:
             spool=TemporarySpool,
             max_body_bytes=config.server.max_body_bytes,
             receipts=config.router.receipt_headers,
+            renames=config.router.response_model == "alias",
         )
         self.server = Server(
             loop,

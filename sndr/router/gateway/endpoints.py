@@ -256,6 +256,7 @@ class Gateway:
         spool: Callable[[], Spool] | None = None,
         max_body_bytes: int = 33_554_432,
         receipts: bool = False,
+        renames: bool = False,
     ) -> None:
         self._loop = loop
         self.gate: Final = gate
@@ -269,6 +270,7 @@ class Gateway:
         self.purposes: Final = purposes or {}
         self._spool = spool
         self.receipts: Final = receipts
+        self.renames: Final = renames
         self.exchanges: set[Exchange] = set()
         self.stopping = False
         self.time: Callable[[], float] = time.monotonic

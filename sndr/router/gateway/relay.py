@@ -18,7 +18,7 @@ from sndr.router.core.usage import FinishRow, StartRow, refusal
 from sndr.router.gateway.journal import RequestLine
 from sndr.router.net.upstream import Call, Failure
 from sndr.router.wire.openai_api import Refused, encode_error_event
-from sndr.router.wire.sse import Scan, StreamTail, UsageFilter
+from sndr.router.wire.sse import AnswerRename, EventRename, Scan, StreamTail, UsageFilter
 
 if TYPE_CHECKING:
     from sndr.router.core.projection import Tier
@@ -391,8 +391,15 @@ class Exchange:
         tail = self._tail
         assert tail is not None
         length = head.content_length
-        if head.fields.get(b"content-type", b"")[:17].lower() == b"text/event-stream":
-            self._stream = True
+        content_type = head.fields.get(b"content-type", b"")[:17].lower()
+        self._stream = content_type == b"text/event-stream"
+        if gateway.renames and status < 300 and (self._stream or content_type[:16] == b"application/json"):
+            name = msgspec.json.encode(self._alias)
+            tail = self._tail = (
+                EventRename(name, hides_usage=type(tail) is UsageFilter) if self._stream else AnswerRename(name)
+            )
+            length = None
+        elif self._stream:
             if length is not None and type(tail) is not StreamTail:
                 length = None  # an event may be hidden: the length is not known
         elif type(tail) is not StreamTail:

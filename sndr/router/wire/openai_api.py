@@ -16,7 +16,8 @@ import msgspec
 
 from sndr.errors import RequestError
 
-__all__ = ["ChatRequest", "Dialect", "Refused", "Usage", "encode_error", "encode_error_event", "error_type", "parse"]
+__all__ = ["ChatRequest", "Dialect", "Refused", "Usage", "encode_error", "encode_error_event", "error_type", "parse",
+           "rename_model"]  # fmt: skip
 
 
 class Dialect(StrEnum):
@@ -224,6 +225,34 @@ def parse(body: bytes) -> ChatRequest:
     except RecursionError:
         raise Refused(400, "invalid_json", "the request body is nested too deeply") from None
     return ChatRequest(members)
+
+
+def rename_model(answer: bytes, name: bytes) -> bytes:
+    """An answer or an event's data with another `model`; as it is where it has none, or is no JSON object.
+
+    Args:
+        answer: JSON text.
+        name: The model's name as JSON. Replaced are the member `model`, and the same one inside `response` (events of
+            the Responses API) and `message` (the first event of the Messages API). All else keeps its bytes.
+    """
+    try:
+        members = _MEMBERS.decode(answer)
+        return _renamed(members, name, nested=True)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return answer
+
+
+def _renamed(members: dict[_Key, msgspec.Raw], name: bytes, *, nested: bool) -> bytes:
+    parts: list[Any] = []
+    for key, raw in members.items():
+        value: Any = raw
+        if key.name == "model":
+            if bytes(raw)[:1] == b'"':
+                value = name
+        elif nested and key.name in ("response", "message") and bytes(raw)[:1] == b"{":
+            value = _renamed(_MEMBERS.decode(raw), name, nested=False)
+        parts += (_OPENING.get(key.name) or _encode(key.name) + b":", value, b",")
+    return b"{" + b"".join(parts[:-1]) + b"}"
 
 
 def _flag(raw: msgspec.Raw, name: str) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from sndr.router.wire.openai_api import Usage
+from sndr.router.wire.openai_api import Usage, rename_model
 
-__all__ = ["Scan", "StreamTail", "UsageFilter", "scan_json", "scan_text"]
+__all__ = ["AnswerRename", "EventRename", "Scan", "StreamTail", "UsageFilter", "scan_json", "scan_text"]
 
 TAIL_BYTES: Final = 16_384
 HELD_MAX: Final = 65_536
+RENAMED_EVENT_MAX: Final = 1_048_576
+RENAMED_ANSWER_MAX: Final = 16_777_216
 _BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _REASON: Final = re.compile(rb'\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
@@ -27,6 +29,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
 _FINAL: Final = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete|failed)"')
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_DATA_LINE: Final = re.compile(rb'(?m)^(data: ?)(\{[^\r\n]*"model"[^\r\n]*)')
 _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _DECODER: Final = msgspec.json.Decoder(Usage)
 
@@ -170,6 +173,8 @@ class UsageFilter(StreamTail):
 
     __slots__ = ("_held",)
 
+    held_max: ClassVar[int] = HELD_MAX
+
     def __init__(self) -> None:
         super().__init__()
         self._held = b""
@@ -199,7 +204,7 @@ class UsageFilter(StreamTail):
             found = data.rfind(mark)
             if found >= 0:
                 end = max(end, found + len(mark))
-        if len(data) - end > HELD_MAX:
+        if len(data) - end > self.held_max:
             # Larger than any usage event: not worth holding back.
             return data
         self._held = data[end:]
@@ -219,6 +224,72 @@ class UsageFilter(StreamTail):
                 kept.append(StreamTail.feed(self, event))
             start = end
         return b"".join(kept)
+
+
+class EventRename(UsageFilter):
+    """A tail that also puts another model's name into events. What it remembers is what the server sent.
+
+    Events of more than 1 MiB pass as they are.
+    """
+
+    __slots__ = ("_hides", "_name")
+
+    held_max: ClassVar[int] = RENAMED_EVENT_MAX
+
+    def __init__(self, name: bytes, *, hides_usage: bool) -> None:
+        super().__init__()
+        self._name = name
+        self._hides = hides_usage
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns what may go to the client now."""
+        if self._hides:
+            return self._renamed(UsageFilter.feed(self, data))
+        held, self._held = self._held, b""
+        data = self._hold(held + data)
+        return self._renamed(StreamTail.feed(self, data)) if data else b""
+
+    def flush(self) -> bytes:
+        """The stream ended."""
+        return self._renamed(UsageFilter.flush(self))
+
+    def _renamed(self, data: bytes) -> bytes:
+        if b'"model"' not in data:
+            return data
+        return _DATA_LINE.sub(lambda line: line[1] + rename_model(line[2], self._name), data)
+
+
+class AnswerRename(StreamTail):
+    """A tail that keeps a JSON answer until its end, to put another model's name into it.
+
+    Answers of more than 16 MiB pass as they are.
+    """
+
+    __slots__ = ("_kept", "_kept_bytes", "_name")
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__()
+        self._name = name
+        self._kept: list[bytes] | None = []
+        self._kept_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns nothing, or what has become too much."""
+        StreamTail.feed(self, data)
+        kept = self._kept
+        if kept is None:
+            return data
+        kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes <= RENAMED_ANSWER_MAX:
+            return b""
+        self._kept = None
+        return b"".join(kept)
+
+    def flush(self) -> bytes:
+        """The answer ended."""
+        kept, self._kept = self._kept, None
+        return rename_model(b"".join(kept), self._name) if kept else b""
 
 
 class _Event(msgspec.Struct):
