@@ -205,8 +205,7 @@ class Progress:
     def __init__(self, preview: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._preview = preview
         self._say = say
-        self._steps = [step for step in preview["will"] if step not in ("hold", "drain")]
-        self._is_held = False
+        self._steps = list(preview["will"])
         self._left: int | None = None
 
     def show(self, view: Mapping[str, Any] | None) -> None:
@@ -215,15 +214,14 @@ class Progress:
         if view is None or transaction is None or transaction["id"] != self._preview["transaction_id"]:
             return
         scope = self._preview["scope"]
-        if scope and not self._is_held:
-            self._is_held = True
-            self._say(f"hold     {', '.join(scope)} takes no new requests\n")
+        self._step("hold", f"{', '.join(scope)} takes no new requests")
         if transaction["state"] == "held":
             left = streams_left(view, scope)
-            if left != self._left:
-                self._left = left
-                self._say(f"drain    {count(left, 'stream')} left\n" if left else "drain    idle\n")
-        if transaction["committed_revision"] is not None and "commit" in self._steps:
+            if left and left != self._left:
+                self._say(f"drain    {count(left, 'stream')} left\n")
+            self._left = left
+        if transaction["committed_revision"] is not None and transaction["state"] != "held":
+            self._drained(transaction)
             self._step("commit", f"revision {transaction['committed_revision']} is on disk")
             if view["route_revision"] >= transaction["committed_revision"]:
                 self._step("publish", f"revision {view['route_revision']} is in force")
@@ -232,19 +230,19 @@ class Progress:
 
     def end(self, receipt: Mapping[str, Any]) -> None:
         """Say the steps that happened between the last view and the answer."""
-        if receipt["scope"] and not self._is_held:
-            self._is_held = True
-            self._say(f"hold     {', '.join(receipt['scope'])} took no new requests\n")
-        drain = receipt.get("drain")
-        if drain is not None and self._left != 0:
-            self._left = 0
-            self._say(f"drain    {count(drain['finished'], 'stream')} finished\n")
+        self._step("hold", f"{', '.join(receipt['scope'])} takes no new requests")
+        self._drained(receipt)
         to = (receipt.get("changed") or {}).get("to")
         if to is not None:
             self._step("commit", f"revision {to['route_revision']} is on disk")
             self._step("publish", f"revision {to['route_revision']} is in force")
         if receipt["state"] == "completed":
             self._completed(receipt)
+
+    def _drained(self, transaction: Mapping[str, Any]) -> None:
+        drain = transaction.get("drain")
+        if drain is not None:
+            self._step("drain", f"{count(drain['finished'], 'stream')} finished, {drain['cut']} cut")
 
     def _completed(self, transaction: Mapping[str, Any]) -> None:
         observed = (transaction.get("identity") or {}).get("observed") or ()

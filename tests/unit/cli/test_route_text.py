@@ -178,14 +178,14 @@ def test_progress_says_each_step_once_and_the_streams_that_are_left() -> None:
     progress.show(one)
     one["tiers"][0]["leases"] = {"1": 0}
     progress.show(one)
-    progress.show(view(state="committed", committed_revision=7))
+    progress.show(view(state="committed", committed_revision=7, drain={"finished": 3, "cut": 0}))
     progress.end(RECEIPT)
     progress.end(RECEIPT)
     assert said == [
         "hold     big takes no new requests\n",
         "drain    3 streams left\n",
         "drain    1 stream left\n",
-        "drain    idle\n",
+        "drain    3 streams finished, 0 cut\n",
         "commit   revision 7 is on disk\n",
         "publish  revision 7 is in force\n",
         "verify   the server says m2\n",
@@ -204,4 +204,4 @@ def test_progress_of_a_prepare_stops_at_the_hold() -> None:
     said: list[str] = []
     receipt = {**RECEIPT, "state": "held", "changed": {"from": RECEIPT["changed"]["from"], "to": None}}
     Progress({**PREVIEW, "will": ["hold", "drain"]}, said.append).end(receipt)
-    assert said == ["hold     big took no new requests\n", "drain    3 streams finished\n"]
+    assert said == ["hold     big takes no new requests\n", "drain    3 streams finished, 0 cut\n"]
