@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.gateway import CREDENTIALS
@@ -476,3 +478,133 @@ def test_exclusions(tmp_path: Path) -> None:
         replace("unknown_tier", 422, "c", model="m2")
         assert operator.view()["write_seq"] == 2
         assert operator.view()["previews"] == 0
+
+
+@pytest.mark.req("R76", "R77", "R31")
+@pytest.mark.invariant("INV-7", "INV-19")
+def test_a_hold_is_in_force_before_the_first_connection(tmp_path: Path) -> None:
+    with live(tmp_path, spare=["m2"]) as plane:
+        with plane.serving() as (gateway, operator, _):
+            operator.change(op="tier_replacement", tiers=a_new_model(plane), mode="prepare")
+            address = operator.url.removeprefix("http://")
+            gateway.process.kill()
+            gateway.process.wait(10)
+        answers: dict[str, set[tuple[int, str]]] = {"x": set(), "y": set()}
+        stop = threading.Event()
+
+        def hammer(model: str) -> None:
+            with User(f"http://{address}") as user:
+                while not stop.is_set():
+                    with suppress(httpx.TransportError):
+                        answer = user.ask(model)
+                        code = "" if answer.status_code == 200 else answer.json()["error"]["code"]
+                        answers[model].add((answer.status_code, code))
+
+        threads = [threading.Thread(target=hammer, args=(model,)) for model in "xxyy"]
+        for thread in threads:
+            thread.start()
+        with plane.serving("--listen", address):
+            until(lambda: (200, "") in answers["y"] and answers["x"])
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+        assert answers == {"x": {(503, "held")}, "y": {(200, "")}}
+
+
+@pytest.mark.req("R118", "R37")
+def test_a_stop_in_the_middle_of_a_drain_answers_and_keeps_the_hold(tmp_path: Path) -> None:
+    with live(tmp_path, spare=["m2"]) as plane:
+        with (
+            plane.serving() as (gateway, operator, user),
+            user.stream("x", tokens=3, delay_ms=0, stall_after=1) as slow,
+            Operator(gateway) as other,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            waiting = pool.submit(
+                refused, "shutting_down", 503, other.change, op="tier_replacement", tiers=a_new_model(plane)
+            )
+            until(lambda: operator.view()["state"] == "held")
+            gateway.process.send_signal(signal.SIGTERM)
+            waiting.result(20)
+            plane.servers["a"].release()
+            assert is_whole(slow.read().decode(), 3)
+            assert gateway.process.wait(30) == 0
+        with plane.serving() as (_, operator, _):
+            assert operator.view()["state"] == "held"
+            assert operator.recover("cancel")["state"] == "cancelled"
+
+
+@pytest.mark.req("R11", "R12", "R13", "R20", "R21", "R97")
+@pytest.mark.invariant("INV-2", "INV-3", "INV-11", "INV-21")
+def test_what_is_seen_of_the_routes_is_never_torn(tmp_path: Path) -> None:
+    with live(tmp_path) as plane, plane.serving() as (gateway, operator, user):
+        view = operator.view()
+        committed = {(1, view["effective_route_sha256"])}
+        seen: list[list[tuple[int, str]]] = [[] for _ in range(4)]
+        stop = threading.Event()
+
+        def watch(number: int) -> None:
+            paths = ["/v1/models", "/v1/router/status", "/v1/admin/tiers", "/v1/admin/routes"]
+            with Operator(gateway) as mine:
+                while not stop.is_set():
+                    body = mine.call("GET", paths[number])
+                    seen[number].append((body["route_revision"], body["effective_route_sha256"]))
+
+        threads = [threading.Thread(target=watch, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for flip in range(30):
+            to = operator.change(op="alias_update", aliases={"x": {"tier": "ba"[flip % 2]}})["changed"]["to"]
+            committed.add((to["route_revision"], to["effective_route_sha256"]))
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        assert len(committed) == 31
+        assert len({sha for _, sha in committed}) == 2
+        for observed in seen:
+            assert set(observed) <= committed
+            assert observed == sorted(observed, key=lambda pair: pair[0])
+            assert len(set(observed)) > 3
+        before = operator.view()
+        with user.stream("x", tokens=5, delay_ms=20) as running:
+            name = running.headers["x-request-id"]
+            operator.change(op="alias_update", aliases={"x": {"tier": "b"}})
+            running.read()
+        record = operator.call("GET", f"/v1/requests/{name}")
+        assert (record["route_revision"], record["tier"]) == (before["route_revision"], "a")
+        assert record["effective_route_sha256"] == before["effective_route_sha256"]
+        metrics = operator.http.get("/metrics").text
+        assert "sndr_route_revision 32" in metrics
+        assert 'sndr_route_writes_total{result="done"} 31' in metrics
+
+
+@pytest.mark.req("R34", "R18", "R15")
+@pytest.mark.invariant("INV-4", "INV-8")
+def test_a_burst_across_a_replacement_reaches_the_old_server_with_a_lease_or_not_at_all(tmp_path: Path) -> None:
+    tiers = {"a": {"model": "m1", "max_concurrency": 4}, "b": {"model": "n1"}}
+    with live(tmp_path, tiers=tiers, spare=["m2"]) as plane, plane.serving() as (_, operator, _):
+        stop = threading.Event()
+        answers: list[tuple[int, str]] = []
+
+        def ask(_: int) -> None:
+            with User(operator.url) as mine:
+                while not stop.is_set():
+                    answer = mine.ask("x")
+                    said = answer.json()
+                    answers.append((answer.status_code, said.get("model") or said["error"]["code"]))
+
+        with ThreadPoolExecutor(12) as pool:
+            asking = [pool.submit(ask, number) for number in range(12)]
+            until(lambda: len(answers) > 30)
+            receipt = operator.change(op="tier_replacement", tiers=a_new_model(plane))
+            until(lambda: sum(said == (200, "m2") for said in answers[:]) > 30)
+            stop.set()
+            for one in asking:
+                one.result(20)
+        assert receipt["streams"]["cut"] == 0
+        assert {said for said in answers if said[0] != 200} <= {(503, "held")}
+        # Each server's own log agrees with what the clients were told, request by request.
+        for model, server in (("m1", plane.servers["a"]), ("m2", plane.servers["m2"])):
+            served = [entry for entry in server.log() if entry["method"] == "POST"]
+            assert len(served) == sum(said == (200, model) for said in answers)
+            assert {entry["ended"] for entry in served} == {"complete"}
