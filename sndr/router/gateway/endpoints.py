@@ -504,6 +504,8 @@ class Gateway:
             context.request_id.encode(),
         )
         fields += revision_field(self.gate.snapshot if snapshot is None else snapshot)
+        if context.dialect is Dialect.ANTHROPIC:
+            fields += b"request-id: %b\r\n" % context.request_id.encode()
         if refused.status == 401:
             fields += b"www-authenticate: Bearer\r\n"
         if refused.retry_after_s is not None:

@@ -17,7 +17,7 @@ from sndr.router.core.projection import thaw
 from sndr.router.core.usage import FinishRow, StartRow, refusal
 from sndr.router.gateway.journal import RequestLine
 from sndr.router.net.upstream import Call, Failure
-from sndr.router.wire.openai_api import Refused, encode_error_event
+from sndr.router.wire.openai_api import Dialect, Refused, encode_error_event
 from sndr.router.wire.sse import AnswerRename, EventRename, Scan, StreamTail, UsageFilter
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ _NOT_SENT_ON: Final = _HOP_BY_HOP | {
     b"x-request-id", b"http2-settings",
 }  # fmt: skip
 _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
-    b"content-length", b"x-request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate", b"alt-svc",
+    b"content-length", b"x-request-id", b"request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate",
+    b"alt-svc",
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
 }  # fmt: skip
 _ABSENT: Final = Scan()
@@ -386,6 +387,8 @@ class Exchange:
             dropped = _NOT_SENT_BACK | head.options
             fields = head.memo = b"".join([line for name, _, line in head.headers if name not in dropped])
         fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
+        if context.dialect is Dialect.ANTHROPIC:
+            fields += b"request-id: %b\r\n" % context.request_id.encode()
         if gateway.receipts or self._snapshot.route_revision is not None:
             fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)
         tail = self._tail
