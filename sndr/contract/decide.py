@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sndr.contract.detect import (
@@ -147,7 +147,7 @@ def explain(
     family: str | None = None,
 ) -> Explanation:
     """The decision of `decide` for the same arguments, with the reason of every step."""
-    if headers is not None and not isinstance(headers, Mapping):
+    if isinstance(headers, Iterable) and not isinstance(headers, Mapping):
         headers = list(headers)  # read twice below
     decision = decide(
         table,

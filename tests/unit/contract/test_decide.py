@@ -80,6 +80,13 @@ def test_a_fault_of_classification_is_free_chat_with_a_warning() -> None:
     assert decide(TABLE, SHORT_TOOL, headers=5).warning is not None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("headers", [5, [5], [("a",)], {5: 5}])
+def test_headers_that_are_none_raise_nothing(headers: Any) -> None:
+    decision = decide(TABLE, SHORT_TOOL, headers=headers)
+    assert decision.workload_class in ("free_chat", "tool_call")
+    assert explain(TABLE, SHORT_TOOL, headers=headers).decision == decision
+
+
 @pytest.mark.parametrize("in_flight", [True, "2", 2.0, -1, None])
 def test_a_count_that_is_no_count_is_single_stream(in_flight: Any) -> None:
     assert concurrency_mode(in_flight) == "single_stream"
