@@ -40,6 +40,13 @@ __all__ = [
 
 _DOCUMENT_MAX_BYTES: Final = 65_536
 _TEXT_FIELDS: Final = frozenset({"base_url", "engine", "health_path", "model", "preset", "quantization"})
+_OTHER_FIELDS: Final = frozenset(
+    {
+        "admission_timeout_ms", "context_limit", "extra_body", "extra_body_defaults", "first_byte_timeout_ms",
+        "idle_timeout_ms", "max_concurrency", "max_output_tokens", "params", "stream_usage", "tool_support",
+        "total_timeout_ms",
+    }
+)  # fmt: skip
 _ACTIONS: Final = ("drain", "resume", "cancel", "verify", "rollback", "reassert")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -104,7 +111,10 @@ def parse_aliases(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def parse_fields(words: tuple[str, ...]) -> dict[str, Any]:
-    """``--set FIELD=VALUE`` words: text fields take their value as it stands, the others JSON; `null` unsets."""
+    """``--set FIELD=VALUE`` words: text fields take their value as it stands, the others JSON; `null` unsets.
+
+    A field that is not known here is the gateway's to judge: JSON where it is JSON, text otherwise.
+    """
     fields: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -118,9 +128,9 @@ def parse_fields(words: tuple[str, ...]) -> dict[str, Any]:
         try:
             fields[name] = json.loads(text)
         except (ValueError, RecursionError):
-            raise click.UsageError(
-                f'--set {name}: expected JSON (a number, true, false, null, "text", an object)'
-            ) from None
+            if name in _OTHER_FIELDS:
+                raise click.UsageError(f"--set {name}: expected a number, true, false, null or a JSON object") from None
+            fields[name] = text
     return fields
 
 

@@ -157,6 +157,7 @@ def test_fields_on_the_command_line() -> None:
     assert parse_fields(words) == {
         "model": "7", "max_concurrency": 8, "engine": None, "params": {"k": 1}, "tool_support": True, "new": "x",
     }  # fmt: skip
+    assert parse_fields(("auth_env=KEY", 'serves=["chat"]')) == {"auth_env": "KEY", "serves": ["chat"]}
     for word in ("model", "=x", "max_concurrency=eight", "params={"):
         with pytest.raises(click.UsageError):
             parse_fields((word,))
