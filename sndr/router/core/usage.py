@@ -16,7 +16,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 __all__ = [
+    "FINISH_SHARED",
     "SCHEMA_VERSION",
+    "START_SHARED",
     "FinishRow",
     "Kind",
     "LedgerStatus",
@@ -67,9 +69,15 @@ class Source(StrEnum):
 class StartRow(NamedTuple):
     """Everything known at admission; durable before the first byte goes upstream.
 
+    From `client` on the members are those that requests of one kind share: the ledger hands them to SQLite once for
+    all rows of a batch that agree in them.
+
     Attributes:
         started_at: Wall clock at the end of the request's head, milliseconds since the epoch.
         id: The request id (`X-Request-Id`); chosen by clients, hence never the key of a row.
+        queue_ms: Time in the admission queue.
+        request_bytes: Length of the request's body.
+        admission_seq: Counts admissions within the run, in the order of the leases; None in refused rows.
         client: Id of the client whose credential was used; `default` for the server-wide one or without auth.
         kind: Value of `Kind`.
         endpoint: `chat, completions, responses, messages, embeddings, rerank, …`.
@@ -79,14 +87,14 @@ class StartRow(NamedTuple):
         tier_generation: Revision at which the tier's runtime was built, 1 without authority; None only in refused
             rows and in rows written by schema 3.
         authority_id, route_revision, effective_route_sha256: The request's snapshot; None without authority.
-        queue_ms: Time in the admission queue.
-        request_bytes: Length of the request's body.
-        admission_seq: Counts admissions within the run, in the order of the leases; None in refused rows.
         routing: Decision record of a family alias as JSON text, else None.
     """
 
     started_at: int
     id: str
+    queue_ms: int
+    request_bytes: int
+    admission_seq: int | None
     client: str
     kind: str
     endpoint: str
@@ -97,45 +105,48 @@ class StartRow(NamedTuple):
     authority_id: str | None
     route_revision: int | None
     effective_route_sha256: str | None
-    queue_ms: int
-    request_bytes: int
-    admission_seq: int | None
     routing: str | None
 
 
 class FinishRow(NamedTuple):
-    """The terminal part of a row.
+    """The terminal part of a row; from `outcome` on the members that requests of one kind share.
 
     Attributes:
         ended_at: Wall clock, milliseconds since the epoch.
-        outcome: Value of `Outcome`.
-        status: HTTP status that the client was sent; None when it left before one was sent.
-        error_code: Stable code of the error that the client was sent, or None.
-        finish_reason: The upstream's own word, never made up; None when it sent none.
         prompt_tokens, completion_tokens, cached_tokens: Counts, None when their source is `absent`.
         first_byte_ms: From the start to the first response byte of the upstream; None when there was none.
         total_ms: From the start to the end of delivery.
         response_bytes: Body bytes handed to the client's connection.
-        retries: 0, or 1 when a reused upstream connection turned out to be closed.
         release_seq: Counts releases within the run; None in refused rows.
+        outcome: Value of `Outcome`.
+        status: HTTP status that the client was sent; None when it left before one was sent.
+        error_code: Stable code of the error that the client was sent, or None.
+        finish_reason: The upstream's own word, never made up; None when it sent none.
+        prompt_source, completion_source, cached_source: Values of `Source`.
+        retries: 0, or 1 when a reused upstream connection turned out to be closed.
     """
 
     ended_at: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    first_byte_ms: int | None
+    total_ms: int
+    response_bytes: int
+    release_seq: int | None
     outcome: str
     status: int | None
     error_code: str | None
     finish_reason: str | None
-    prompt_tokens: int | None
     prompt_source: str
-    completion_tokens: int | None
     completion_source: str
-    cached_tokens: int | None
     cached_source: str
-    first_byte_ms: int | None
-    total_ms: int
-    response_bytes: int
     retries: int
-    release_seq: int | None
+
+
+START_SHARED: Final = StartRow._fields.index("client")
+FINISH_SHARED: Final = FinishRow._fields.index("outcome")
+"""Where the members begin that requests of one kind have in common."""
 
 
 def refusal(
@@ -151,8 +162,8 @@ def refusal(
         outcome: `refused`, or `client_gone` when it left while it waited.
     """
     return FinishRow(
-        ended_at, outcome, status, error_code, None, None, "absent", None, "absent", None, "absent", None, total_ms,
-        0, 0, None,
+        ended_at, None, None, None, None, total_ms, 0, None, outcome, status, error_code, None, "absent", "absent",
+        "absent", 0,
     )  # fmt: skip
 
 

@@ -620,21 +620,21 @@ class Exchange:
                     FinishRow,
                     (
                         wall_ms,
+                        prompt,
+                        completion,
+                        cached,
+                        first_ms,
+                        total_ms,
+                        self._response_bytes,
+                        lease.next_release_seq(),
                         self._outcome,
                         self._status,
                         self._error_code,
                         scan.finish_reason,
-                        prompt,
                         "absent" if prompt is None else "upstream",
-                        completion,
                         "absent" if completion is None else "upstream",
-                        cached,
                         "absent" if cached is None else "upstream",
-                        first_ms,
-                        total_ms,
-                        self._response_bytes,
                         self._retries,
-                        lease.next_release_seq(),
                     ),
                 ),
             )
@@ -680,9 +680,9 @@ def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms
     endpoint = context.endpoint
     assert endpoint is not None
     return StartRow(
-        context.wall_ms, context.request_id, context.client_id, context.kind, endpoint.name, 0, alias, tier_id, None,
-        snapshot.authority_id, snapshot.route_revision, snapshot.effective_route_sha256, end_ms,
-        context.request_bytes, None, None,
+        context.wall_ms, context.request_id, end_ms, context.request_bytes, None, context.client_id, context.kind,
+        endpoint.name, 0, alias, tier_id, None, snapshot.authority_id, snapshot.route_revision,
+        snapshot.effective_route_sha256, None,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any, Final
 
 from sndr.errors import AuthorityError
-from sndr.router.core.usage import SCHEMA_VERSION, FinishRow, Reconciled, RunRef, StartRow
+from sndr.router.core.usage import FINISH_SHARED, SCHEMA_VERSION, START_SHARED, FinishRow, Reconciled, RunRef, StartRow
 
 __all__ = ["COLUMNS", "Holder", "UsageDb", "at", "create", "prove", "take_lock"]
 
@@ -31,6 +31,8 @@ APPLICATION_ID: Final = 0x736E6472
 
 BUSY_TIMEOUT_S: Final = 1.0
 CHUNK_ROWS: Final = 64
+ALIKE_ROWS: Final = 8
+"""Rows of a batch are written by what they share when that makes groups of this size on average."""
 FILE_MODE: Final = 0o600
 
 _RUNS_V3: Final = """CREATE TABLE runs(
@@ -96,10 +98,21 @@ def _insert_sql(columns: Sequence[str], rows: int) -> str:
     return f"INSERT INTO requests({','.join(columns)}) VALUES {_marks(rows, len(columns))}"  # noqa: S608 -- our own names
 
 
-def _finish_sql(rows: int) -> str:
-    sets = ",".join(f"{name}=v.column{i}" for i, name in enumerate(_FINISH, 2))
+def _insert_alike_sql(rows: int) -> str:
+    """Starts that agree in their shared members: `run` and those once, then the key and the others per row."""
+    shared, own = ("run", *StartRow._fields[START_SHARED:]), ("seq", *StartRow._fields[:START_SHARED])
     return (
-        f"UPDATE requests SET {sets} FROM (VALUES {_marks(rows, 1 + len(_FINISH))}) v"  # noqa: S608 -- our own names
+        f"INSERT INTO requests({','.join((*shared, *own))})"  # noqa: S608 -- our own names
+        f" SELECT {','.join('?' * len(shared))},v.* FROM (VALUES {_marks(rows, len(own))}) v"
+    )
+
+
+def _finish_sql(rows: int, shared: Sequence[str] = ()) -> str:
+    """Ends: the shared members once, then the key and the others per row."""
+    own = [name for name in _FINISH if name not in shared]
+    sets = ",".join([*(f"{name}=?" for name in shared), *(f"{name}=v.column{i}" for i, name in enumerate(own, 2))])
+    return (
+        f"UPDATE requests SET {sets} FROM (VALUES {_marks(rows, 1 + len(own))}) v"  # noqa: S608 -- our own names
         " WHERE requests.seq=v.column1 AND requests.outcome IS NULL"
     )
 
@@ -108,8 +121,10 @@ def _finish_sql(rows: int) -> str:
 # more than the row when the loop's thread is busy. Sizes are powers of two, so that few statements stay prepared.
 _SIZES: Final = tuple(1 << n for n in range(CHUNK_ROWS.bit_length() - 1, -1, -1))
 _INSERT_START: Final = {n: _insert_sql(_START, n) for n in _SIZES}
+_INSERT_ALIKE: Final = {n: _insert_alike_sql(n) for n in _SIZES}
 _INSERT_WHOLE: Final = {n: _insert_sql(COLUMNS, n) for n in _SIZES}
 _FINISH_ROWS: Final = {n: _finish_sql(n) for n in _SIZES}
+_FINISH_ALIKE: Final = {n: _finish_sql(n, _FINISH[FINISH_SHARED:]) for n in _SIZES}
 _FINISH_ONE: Final = (
     f"UPDATE requests SET {','.join(f'{name}=?{i}' for i, name in enumerate(_FINISH, 2))}"  # noqa: S608 -- our own names
     " WHERE seq=?1 AND outcome IS NULL"
@@ -467,17 +482,25 @@ class UsageDb:
         with self.transaction() as db:
             run = self.run
             if starts:
-                flat = list(chain.from_iterable((key, run, *row) for key, row, _ in starts))
-                _in_chunks(db, _INSERT_START, flat, len(_START), len(starts))
-            if finishes:
-                if _UPDATE_FROM:
-                    flat = list(chain.from_iterable((key, *row) for key, row in finishes))
-                    _in_chunks(db, _FINISH_ROWS, flat, 1 + len(_FINISH), len(finishes))
+                alike = _by_shared(((key, row) for key, row, _ in starts), START_SHARED, len(starts))
+                if alike is not None:
+                    for shared, flat in alike.items():
+                        _in_chunks(db, _INSERT_ALIKE, flat, 1 + START_SHARED, (run, *shared))
                 else:
+                    flat = list(chain.from_iterable((key, run, *row) for key, row, _ in starts))
+                    _in_chunks(db, _INSERT_START, flat, len(_START))
+            if finishes:
+                if not _UPDATE_FROM:
                     db.executemany(_FINISH_ONE, [(key, *row) for key, row in finishes])
+                elif (alike := _by_shared(finishes, FINISH_SHARED, len(finishes))) is not None:
+                    for shared, flat in alike.items():
+                        _in_chunks(db, _FINISH_ALIKE, flat, 1 + FINISH_SHARED, shared)
+                else:
+                    flat = list(chain.from_iterable((key, *row) for key, row in finishes))
+                    _in_chunks(db, _FINISH_ROWS, flat, 1 + len(_FINISH))
             if refusals:
                 flat = list(chain.from_iterable((key, run, *row, *end) for key, row, end in refusals))
-                _in_chunks(db, _INSERT_WHOLE, flat, len(COLUMNS), len(refusals))
+                _in_chunks(db, _INSERT_WHOLE, flat, len(COLUMNS))
             for authority_id, revision in revisions.items():
                 db.execute(
                     "INSERT INTO authorities VALUES(?,?) ON CONFLICT(authority_id)"
@@ -614,12 +637,33 @@ def _quote(path: str) -> str:
     return quote(path)
 
 
-def _in_chunks(db: sqlite3.Connection, sql: Mapping[int, str], flat: list[Any], width: int, rows: int) -> None:
+def _by_shared(
+    rows: Iterable[tuple[int, tuple[Any, ...]]], shared_from: int, count: int
+) -> dict[tuple[Any, ...], list[Any]] | None:  # fmt: skip
+    """Keys and own members, one behind the other, by what the rows share; None where too few share anything."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    most = 1 + count // ALIKE_ROWS
+    for key, row in rows:
+        shared = row[shared_from:]
+        flat = groups.get(shared)
+        if flat is None:
+            if len(groups) == most:
+                return None
+            flat = groups[shared] = []
+        flat.append(key)
+        flat += row[:shared_from]
+    return groups
+
+
+def _in_chunks(
+    db: sqlite3.Connection, sql: Mapping[int, str], flat: list[Any], width: int, shared: tuple[Any, ...] = ()
+) -> None:  # fmt: skip
     """Run a statement over rows that lie behind each other in `flat`, in chunks of the prepared sizes."""
     at = 0
+    rows = len(flat) // width
     for size in sql:
         while rows - at >= size:
-            db.execute(sql[size], flat[at * width : (at + size) * width])
+            db.execute(sql[size], (*shared, *flat[at * width : (at + size) * width]))
             at += size
 
 

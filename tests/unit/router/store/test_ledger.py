@@ -436,6 +436,24 @@ def test_refusals_to_open(path: Path) -> None:
     assert code() == "usage_custody"
 
 
+@pytest.mark.parametrize("kinds", [1, 3, 70])
+def test_rows_of_a_batch_keep_their_own_members_whatever_they_share(path: Path, kinds: int) -> None:
+    """Members that rows share travel once; neither a mixed batch nor a uniform one may mix rows up."""
+    starts = [start_row(n, client=f"c{n % kinds}", stream=n % 2, admission_seq=n) for n in range(1, 71)]
+    ends = [finish_row(n, status=200 + n % kinds, retries=n % 2, total_ms=n * 3) for n in range(1, 71)]
+    store = UsageStore.open(str(path))
+    store.db.write([(n, row, None) for n, row in enumerate(starts, 1)], (), (), {})
+    store.db.write((), list(enumerate(ends, 1)), (), {})
+    store.db.write((), [(70, finish_row(70, status=599)), (71, finish_row(71))], (), {})  # ended; never started
+    store.close()
+    found = rows(path)
+    expected = [
+        {"seq": n, "run": 1, **start._asdict(), **end._asdict()}
+        for n, (start, end) in enumerate(zip(starts, ends, strict=True), 1)
+    ]
+    assert found == expected
+
+
 def test_an_empty_file_is_completed(path: Path) -> None:
     path.touch(mode=0o600)
     UsageStore.open(str(path)).close()
