@@ -142,7 +142,8 @@ class StreamTail:
     def _trim(self) -> None:
         if not self._first:
             self._first = self._parts[0][:TAIL_BYTES]
-        text = b"".join(self._parts)[-TAIL_BYTES:]
+        last = self._parts[-1]
+        text = (last if len(last) >= TAIL_BYTES else b"".join(self._parts))[-TAIL_BYTES:]
         self._parts.clear()
         self._parts.append(text)
         self._bytes = len(text)
@@ -199,11 +200,12 @@ class UsageFilter(StreamTail):
 
     def _hold(self, data: bytes) -> bytes:
         """Keep the trailing incomplete event; returns the whole events before it."""
-        end = 0
+        # Looked for from the end, and no further back than an event may reach: a flood of bytes costs no search of all.
+        low, end = max(0, len(data) - self.held_max), 0
         for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"):
-            found = data.rfind(mark)
+            found = data.rfind(mark, max(low, end))
             if found >= 0:
-                end = max(end, found + len(mark))
+                end = found + len(mark)
         if len(data) - end > self.held_max:
             # Larger than any usage event: not worth holding back.
             return data

@@ -1,0 +1,119 @@
+"""A server's connection over a transport and a loop that the test controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sndr.router.net.upstream import LARGE_READ, Call, Origin, UpstreamConnection, UpstreamPool
+
+
+class Transport:
+    """Whether it is read, and what was done to it."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.calls: list[str] = []
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return bool({"abort", "close"} & set(self.calls))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.calls.append(name)
+
+
+class Loop:
+    """Runs what is to be called soon when the test says so."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+
+
+class Clock:
+    now = 0.0
+
+    def watch(self, watched: object) -> None: ...
+
+    def unwatch(self, watched: object) -> None: ...
+
+
+class Client:
+    """Counts what arrives."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.ended = False
+
+    def response_head(self, head: object, body: bytes, *, complete: bool) -> None:
+        self.bytes += len(body)
+
+    def response_data(self, data: bytes) -> None:
+        self.bytes += len(data)
+
+    def response_end(self) -> None:
+        self.ended = True
+
+
+def started() -> tuple[UpstreamConnection, Transport, Loop, Call, Client]:
+    loop, transport, client = Loop(), Transport(), Client()
+    pool = UpstreamPool(loop, Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+    connection = UpstreamConnection(pool, "127.0.0.1")
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    call = Call(client, b"GET", None)  # type: ignore[arg-type]
+    connection.send(call)
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    return connection, transport, loop, call, client
+
+
+def test_a_flood_lets_others_have_their_turn() -> None:
+    connection, transport, loop, _, client = started()
+    for count in range(1, 4):
+        connection.data_received(b"x" * LARGE_READ)
+        assert client.bytes == count * LARGE_READ
+        assert not transport.reading
+        loop.turn()
+        assert transport.reading
+    connection.data_received(b"x" * (LARGE_READ - 1))
+    assert transport.reading
+    assert not loop.soon
+
+
+def test_a_flood_whose_client_is_full_stays_paused() -> None:
+    connection, transport, loop, call, _ = started()
+    connection.data_received(b"x" * LARGE_READ)
+    call.pause()
+    loop.turn()
+    assert not transport.reading
+    connection.data_received(b"x" * LARGE_READ)  # was on its way
+    loop.turn()
+    assert not transport.reading
+    call.resume()
+    assert transport.reading
+
+
+def test_a_flood_that_is_given_up_is_not_read_on() -> None:
+    connection, transport, loop, call, _ = started()
+    connection.data_received(b"x" * LARGE_READ)
+    call.cancel()
+    loop.turn()
+    assert not transport.reading
+    assert transport.calls == ["abort"]
