@@ -395,7 +395,8 @@ def streams() -> bool:
         say(
             f"{result['complete']} of {count} streams complete ({result['tokens']} of {count * tokens} tokens); "
             f"gateway's RSS {idle:.0f} MiB idle, {result['peak']:.0f} MiB with all open "
-            f"({(result['peak'] - idle) * 1024 / count:.0f} KiB a stream); {used:.1f} s CPU for {count * tokens} events, connects included"
+            f"({(result['peak'] - idle) * 1024 / count:.0f} KiB a stream); "
+            f"{used:.1f} s CPU for {count * tokens} events, connects included"
         )
         return result["complete"] == count and result["tokens"] == count * tokens
 
