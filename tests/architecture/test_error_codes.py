@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,11 +36,17 @@ _EDGE = {"usage", "io_error", "internal_error"}
 _CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 
 
+@functools.cache
+def _nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text("utf-8"))))
+
+
+@functools.cache
 def _error_classes() -> set[str]:
     """Return the names of SndrError and of every class under sndr/ that derives from it."""
     bases: dict[str, set[str]] = {}
     for file in ROOT.glob("sndr/**/*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in _nodes(file):
             if isinstance(node, ast.ClassDef):
                 bases.setdefault(node.name, set()).update(b.id for b in node.bases if isinstance(b, ast.Name))
     known = {"SndrError"}
@@ -52,7 +59,7 @@ def _raised(patterns: list[str]) -> Iterator[str]:
     classes = _error_classes()
     for pattern in patterns:
         for file in ROOT.glob(pattern):
-            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            for node in _nodes(file):
                 if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
                     continue
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -75,7 +82,7 @@ def _words(patterns: list[str]) -> set[str]:
         node.value
         for pattern in patterns
         for file in ROOT.glob(pattern)
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in _nodes(file)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
 

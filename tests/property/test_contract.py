@@ -163,11 +163,13 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(place for key, one in inner for place in places(one, (*at, key)))]
 
 
-PLACES = places(REFERENCE)
+#: Two rows of each kind say what all say, in a fraction of the time.
+SHORT = {**REFERENCE, **{kind: REFERENCE[kind][:2] for kind in ("presets", "routing_rules", "coverage_gaps")}}
+PLACES = places(SHORT)
 
 
 def replaced(path: tuple[Any, ...], value: Any, *, drop: bool) -> Any:
-    table = json.loads(json.dumps(REFERENCE))
+    table = json.loads(json.dumps(SHORT))
     if not path:
         return value
     holder = table
