@@ -217,7 +217,7 @@ def _answer(catalog: Catalog, query: _Query, ranked: list[_Ranked], top: int, as
         ]
         write_json({"query": asked, "results": results, "total_matches": len(ranked)})
         return
-    text = f"{query.workload}, {query.length or 'unknown'} output, {query.mode}\n"
+    text = f"{query.workload}, {query.length or 'any length of'} output, {query.mode}\n"
     if query.decision is not None:
         goal = query.decision.preset_key or "no preset: it goes where its model goes"
         text += f"the router sends this request to {goal} ({query.decision.outcome})\n"

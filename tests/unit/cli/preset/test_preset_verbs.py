@@ -321,6 +321,14 @@ def _request(tmp_path: Path, body: Any) -> str:
     return str(path)
 
 
+def test_recommend_takes_a_request_whose_model_nobody_knows_to_every_family(capsys: Capture, tmp_path: Path) -> None:
+    body = {"model": "nobody", "tools": [{}], "max_tokens": 100}
+    answer = _json(capsys, "recommend", "--request", _request(tmp_path, body))
+    assert answer["query"]["decision"]["model_family"] == "unknown"
+    assert answer["query"]["model_family"] is None
+    assert "prod-gemma4-26b-default" in [row["id"] for row in answer["results"]]
+
+
 def test_recommend_reads_a_request_as_the_router_does(capsys: Capture, tmp_path: Path) -> None:
     body = {"model": "gemma-4-26b-a4b", "tools": [{"type": "function"}], "max_tokens": 100}
     request = _request(tmp_path, body)
