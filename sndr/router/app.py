@@ -187,6 +187,17 @@ class App:
         )
         self.gate.publish(snapshot)
         self.prober.sync(self.targets())
+        self._forget_pools()
+
+    def _forget_pools(self) -> None:
+        """Close what leads to servers that no tier names any more; who still uses one keeps it until its own end."""
+        runtimes = [one for tier_id in self.published.snapshot.runtimes for one in self.gate.runtimes_of(tier_id)]
+        backends = [runtime.backend for runtime in (*runtimes, *self.gate.purposes.values())]
+        named = {id(backend.pool) for backend in backends if isinstance(backend, Backend)}
+        for key, pool in list(self._pools.items()):
+            if id(pool) not in named and not pool.active:
+                pool.close()
+                del self._pools[key]
 
     def use_management(self, management: ManagementApi) -> None:
         """Let the control plane answer the management paths."""

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.gateway import CREDENTIALS
 from tests.support.live import Liar, Live, Operator, RefusedError, User, is_whole, live, refused, run_verb, until
+from tests.support.synthetic import synthetic_thread
 
 
 @pytest.mark.scenario("S1")
@@ -478,6 +479,29 @@ def test_exclusions(tmp_path: Path) -> None:
         replace("unknown_tier", 422, "c", model="m2")
         assert operator.view()["write_seq"] == 2
         assert operator.view()["previews"] == 0
+
+
+@pytest.mark.scenario("S21")
+@pytest.mark.req("R110")
+def test_a_server_that_does_more_than_chat_is_neither_left_nor_moved_to(tmp_path: Path) -> None:
+    tiers = {"a": {"model": "m1"}, "b": {"model": "n1"}, "e": {"model": "e1", "serves": ["embeddings"]}}
+    routes = {"x": "a", "y": "b", "z": "e"}
+    purpose = '[[router.purpose_models]]\nkind = "rerank"\nmodel = "r1"\nbase_url = "http://127.0.0.1:{port}/v1"\n'
+    with synthetic_thread(model="r1") as other:
+        port = other.address.rpartition(":")[2]
+        with (
+            live(tmp_path, tiers=tiers, routes=routes, tail=purpose.format(port=port)) as plane,
+            plane.serving() as (_, operator, _),
+        ):
+            embeds = plane.servers["e"].address.rpartition(":")[2]
+            for code, url in (
+                ("shared_endpoint", f"http://localhost:{port}/v1"),
+                ("shared_endpoint", f"http://[::1]:{embeds}/v1"),
+                ("shared_endpoint_unprovable", f"http://rerank.internal:{port}/v1"),
+            ):
+                refused(code, 422, operator.preview, op="tier_replacement", tiers={"a": {"base_url": url}})
+            refused("shared_endpoint", 422, operator.preview, op="tier_replacement", tiers={"e": {"model": "e2"}})
+            assert operator.preview(op="alias_update", aliases={"x": {"tier": "b"}})["applicable"]
 
 
 @pytest.mark.req("R76", "R77", "R31")

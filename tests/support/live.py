@@ -47,13 +47,14 @@ def boot_text(
         lines += [f"{key} = {_toml(value)}" for key, value in keys.items()]
     lines.append("[router.model_routes]")
     lines += [f'"{alias}" = "{tier_id}"' for alias, tier_id in routes.items()]
+    lines.append(more.get("tail", ""))
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
 def private(path: Path) -> Path:

@@ -633,7 +633,7 @@ class Gateway:
             wanted = path[len("/v1/models/") :].replace("%2F", "/").replace("%2f", "/").lower()
             if wanted not in allowed:
                 raise Refused(404, "model_not_found", "the model does not exist", param="model")
-            return msgspec.json.encode(self._model(wanted, snapshot, anthropic=anthropic))
+            return msgspec.json.encode({**self._model(wanted, snapshot, anthropic=anthropic), **_fence(snapshot)})
         data = [self._model(alias, snapshot, anthropic=anthropic) for alias in allowed]
         answer: dict[str, Any]
         if anthropic:
@@ -645,10 +645,7 @@ class Gateway:
             }
         else:
             answer = {"object": "list", "data": data}
-        if snapshot.route_revision is not None:
-            answer["route_revision"] = snapshot.route_revision
-            answer["effective_route_sha256"] = snapshot.effective_route_sha256
-        return msgspec.json.encode(answer)
+        return msgspec.json.encode({**answer, **_fence(snapshot)})
 
     def _model(self, alias: str, snapshot: Snapshot, *, anthropic: bool) -> dict[str, Any]:
         if anthropic:
@@ -756,6 +753,13 @@ class _NoHead:
 
 
 _NO_HEAD: Final[Any] = _NoHead()
+
+
+def _fence(snapshot: Snapshot) -> dict[str, Any]:
+    """Members of an answer that let consumers tell one set of routes from another; none without authority."""
+    if snapshot.route_revision is None:
+        return {}
+    return {"route_revision": snapshot.route_revision, "effective_route_sha256": snapshot.effective_route_sha256}
 
 
 def revision_field(snapshot: Snapshot) -> bytes:

@@ -127,6 +127,8 @@ class Prober:
             task = self._tasks.pop(key, None)
             if task is not None:
                 task.cancel()
+        for key in [key for key in self._served if key not in wanted]:  # a last stream of a retired generation
+            del self._served[key]
         for key, target in wanted.items():
             if key in self._targets:
                 continue

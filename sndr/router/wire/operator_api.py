@@ -346,6 +346,11 @@ def _decode(body: bytes) -> dict[str, Any]:
         raise RequestError("invalid_request", f"The body is not a JSON object: {exc}.") from exc
     if type(document) is not dict:
         raise RequestError("invalid_request", "The body is not a JSON object.")
+    if b"\\u" in body:  # only an escape can spell half a character, which no answer and no file could repeat
+        try:
+            encode(document)
+        except UnicodeEncodeError as exc:
+            raise RequestError("invalid_request", "The body has a lone surrogate.") from exc
     return document
 
 
@@ -354,7 +359,7 @@ def _validate(kind: type[_BodyType], document: dict[str, Any]) -> _BodyType:
         return kind.model_validate(document)
     except ValidationError as exc:
         faults = [(error["loc"], error["type"]) for error in exc.errors(include_url=False, include_input=False)]
-    if any(str(loc[0]).endswith("timeout_s") and fault != "extra_forbidden" for loc, fault in faults):
+    if any(loc and str(loc[0]).endswith("timeout_s") and fault != "extra_forbidden" for loc, fault in faults):
         raise RequestError("invalid_timeout", PROBLEMS["invalid_timeout"].detail)
     allowed = ", ".join(kind.model_fields) or "none"
     unknown = sorted(str(loc[0])[:64] for loc, fault in faults if fault == "extra_forbidden")

@@ -437,10 +437,10 @@ def parse_change(document: object) -> ChangeSpec:
         ControlError: `invalid_change` or `change_too_large`.
     """
     problems: list[Problem] = []
+    _check_bound(canonical(document), "the change", CHANGE_BYTES_MAX)
     change = _read_change(_Object(document, "", problems))
     _refuse(problems, "invalid_change")
     assert change is not None
-    _check_bound(canonical(document), "the change", CHANGE_BYTES_MAX)
     return change
 
 
