@@ -252,8 +252,8 @@ class Exchange:
             closed = runtime.gate.refusal
             if (
                 closed is None
-                and self._backend.is_probed
                 and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation)
+                and self._backend.is_probed
             ):
                 raise Refused(503, "not_ready", "the model server is not ready", retry_after_s=5)
             result = runtime.acquire(self) if closed is None else closed

@@ -1,0 +1,88 @@
+"""LiteLLM's client library against real processes, where it is installed.
+
+It is large and pins much, so it is not among the development dependencies. `SNDR_LITELLM_PYTHON` names an interpreter
+that has it; without the variable this interpreter is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
+from tests.support.raw import wait_idle
+from tests.support.synthetic import synthetic_process
+
+SCRIPT = Path(__file__).parents[1] / "support" / "litellm_calls.py"
+BOOT = """
+[server]
+listen = ["127.0.0.1:0"]
+auth_env = "CLIENT_KEY"
+operator_auth_env = "OPERATOR_KEY"
+usage_path = "usage.sqlite"
+
+[[router.tiers]]
+id = "primary"
+base_url = "{base_url}"
+model = "m1"
+serves = ["chat", "responses", "messages", "embeddings"]
+
+[[router.audio_routes]]
+kind = "stt"
+model = "whisper"
+served_model = "m1"
+base_url = "{base_url}"
+
+[router.model_routes]
+all = "primary"
+"""
+TEXT = "".join(f" t{number}" for number in range(8))
+EXPECTED: dict[str, Any] = {
+    "chat": [TEXT, 8],
+    "stream": TEXT,
+    "messages": [TEXT, 8],
+    "messages_stream": TEXT,
+    "responses": TEXT,
+    "embedding": 2,
+    "transcription": TEXT,
+    "unknown_model": 404,
+    "wrong_key": 401,
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with synthetic_process() as server:
+        path: Path = tmp_path_factory.mktemp("litellm") / "gateway.toml"
+        path.write_text(BOOT.format(base_url=server.base_url))
+        with gateway_process(path) as process:
+            yield process
+            wait_idle(process.url)
+            assert process.stop() == 0
+
+
+def test_calls(gateway: Gateway) -> None:
+    python = os.environ.get("SNDR_LITELLM_PYTHON")
+    if python is None:
+        if importlib.util.find_spec("litellm") is None:
+            pytest.skip("litellm is not installed; SNDR_LITELLM_PYTHON may name an interpreter that has it")
+        python = sys.executable
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [python, str(SCRIPT), gateway.url],
+        env={**env, **CREDENTIALS, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == EXPECTED
