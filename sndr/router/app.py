@@ -33,7 +33,7 @@ from sndr.router.gateway.journal import Journal
 from sndr.router.gateway.published import Published, build_snapshot
 from sndr.router.gateway.relay import Backend, Timeouts
 from sndr.router.metrics import Metrics
-from sndr.router.net.flow import AfterWrites, Ticker
+from sndr.router.net.flow import AfterWrites, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.upstream import Origin, UpstreamPool
@@ -103,6 +103,7 @@ class App:
         self._started = loop.time()
         self.state = "starting"
         self.ticker = Ticker(loop)
+        self._turns = Turns(loop)
         self.journal = Journal(log_descriptor)
         self.admission = Admission()
         purposes = config.purposes
@@ -225,7 +226,7 @@ class App:
         pool = self._pools.get(key)
         if pool is None:
             origin = Origin(host, port, tls=self._tls if is_tls else None)
-            pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker)
+            pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker, self._turns)
         router = self._config.router
         return Backend(
             tier,

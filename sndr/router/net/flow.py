@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["AfterWrites", "Ticker", "Watched", "WriteWatch"]
+__all__ = ["AfterWrites", "Ticker", "Turns", "Watched", "WriteWatch"]
 
 TICK_S: Final = 0.1
 WRITE_STALL_S: Final = 60.0
@@ -91,6 +92,31 @@ class AfterWrites:
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
+
+
+class Turns:
+    """Lets those that want more than their share go on one after the other, one in each round of the loop.
+
+    What one of them does in its round is then all that anybody else has to wait for, however many they are.
+    """
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` in a later round."""
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(go_on)
+
+    def _next(self) -> None:
+        go_on = self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._next)
+        go_on()
 
 
 class WriteWatch:

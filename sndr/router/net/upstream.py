@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from sndr.router.net.flow import Ticker
+from sndr.router.net.flow import Ticker, Turns
 from sndr.router.wire.http1 import HeadMemory, Malformed, ResponseHead, ResponseReader
 
 __all__ = ["Call", "Failure", "Origin", "Source", "UpstreamClient", "UpstreamPool"]
@@ -197,10 +197,10 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _take_turns(self) -> None:
-        """Read on in the loop's next round: uvloop would read again at once, dozens of times, and let others wait."""
+        """Read on when it is our turn: uvloop would read again at once, dozens of times, and let others wait."""
         if not self._paused and self._transport is not None:
             self._transport.pause_reading()
-            self._pool.loop.call_soon(self._rested)
+            self._pool.turns.wait(self._rested)
 
     def _rested(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():
@@ -332,6 +332,7 @@ class UpstreamPool:
 
     Attributes:
         loop: Where they live.
+        turns: For the connections that bring more than their share; best shared by all pools.
         active: Those that carry an exchange.
         opened: Connections made so far.
     """
@@ -347,10 +348,14 @@ class UpstreamPool:
         "closed",
         "loop",
         "opened",
+        "turns",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, ticker: Ticker) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, origin: Origin, ticker: Ticker, turns: Turns | None = None
+    ) -> None:
         self.loop = loop
+        self.turns = turns or Turns(loop)
         self._origin = origin
         self._ticker = ticker
         self._idle: list[UpstreamConnection] = []

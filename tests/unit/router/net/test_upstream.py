@@ -73,9 +73,9 @@ class Client:
         self.ended = True
 
 
-def started() -> tuple[UpstreamConnection, Transport, Loop, Call, Client]:
+def started(shared: UpstreamPool | None = None) -> tuple[UpstreamConnection, Transport, Loop, Call, Client]:
     loop, transport, client = Loop(), Transport(), Client()
-    pool = UpstreamPool(loop, Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+    pool = shared or UpstreamPool(loop, Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
     connection = UpstreamConnection(pool, "127.0.0.1")
     connection.connection_made(transport)  # type: ignore[arg-type]
     call = Call(client, b"GET", None)  # type: ignore[arg-type]
@@ -94,6 +94,20 @@ def test_a_flood_lets_others_have_their_turn() -> None:
         assert transport.reading
     connection.data_received(b"x" * (LARGE_READ - 1))
     assert transport.reading
+    assert not loop.soon
+
+
+def test_floods_go_on_one_after_the_other() -> None:
+    loop = Loop()
+    pool = UpstreamPool(loop, Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+    transports = []
+    for _ in range(3):
+        connection, transport, *_ = started(pool)
+        connection.data_received(b"x" * LARGE_READ)
+        transports.append(transport)
+    for going_on in range(1, 4):
+        loop.turn()
+        assert [transport.reading for transport in transports] == [True] * going_on + [False] * (3 - going_on)
     assert not loop.soon
 
 
