@@ -196,3 +196,17 @@ def test_responses_split_anywhere(message: tuple[bytes, bytes, bool], cuts: list
     assert again.receive(data + surplus) == body
     if again.complete and surplus.strip(b"\r\n"):
         assert not again.reusable
+
+
+@given(st.lists(st.integers(0, 60), max_size=10), st.sampled_from([b"", b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"x"]))
+def test_a_chunked_response_leaves_its_connection_usable_unless_something_follows(
+    cuts: list[int], surplus: bytes
+) -> None:
+    data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\r\n\r\n0\r\n\r\n"
+    reader = ResponseReader()
+    pieces = split(data, cuts)
+    for piece in pieces[:-1]:
+        reader.receive(piece)
+    reader.receive(pieces[-1] + surplus)
+    assert reader.complete
+    assert reader.reusable == (not surplus)

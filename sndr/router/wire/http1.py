@@ -531,6 +531,7 @@ class ResponseReader:
         "_informational",
         "_left",
         "_memory",
+        "_tail",
         "_until_eof",
         "begun",
         "complete",
@@ -543,6 +544,7 @@ class ResponseReader:
         self._memory = memory
         self._head_only = head_only
         self._informational = 0
+        self._tail = b""
         self._feed: Callable[[bytes], object] | None = None
         self._chunks: _Chunks | None = None
         self._left = 0
@@ -602,10 +604,11 @@ class ResponseReader:
                 raise Malformed("malformed chunked body") from None
             chunks.surplus = True
         body = chunks.body
+        tail = self._tail = data[-5:] if len(data) >= 5 else (self._tail + data)[-5:]
         if chunks.complete:
             self.complete = True
             # The parser skips line ends that follow a message, without a word: none may follow here.
-            if chunks.surplus or data[-4:] != _BLANK or data[-5:-4] in (b"\r", b"\n", b""):
+            if chunks.surplus or tail[-4:] != _BLANK or tail[:-4] in (b"\r", b"\n"):
                 self.reusable = False
         if len(body) == 1:
             data = body[0]
