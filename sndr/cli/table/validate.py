@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from sndr.contract import Finding, check_meaning, check_structure, content_sha256
+from sndr.contract import Finding, check_meaning, check_structure, check_table, content_sha256
 
 __all__ = ["hash_remark", "resolves_in", "table_findings"]
 
 
 def table_findings(table: object, catalog_dir: str) -> list[Finding]:
-    """Return every fault of `table`, each with its JSON pointer.
+    """Return every fault of `table`, each with its JSON pointer and none twice.
 
     The published schema is asked only when the library finds the structure right: whatever it says then is a difference
     between the two, and the table is not to be trusted.
@@ -21,13 +21,16 @@ def table_findings(table: object, catalog_dir: str) -> list[Finding]:
         table: Any JSON value.
         catalog_dir: The catalog that the rules' evidence paths lie in.
     """
-    findings = check_structure(table)
-    if not findings:
-        from sndr.cli.schemas import table_schema_findings  # imports jsonschema
 
-        findings = [Finding(pointer, "schema", message) for pointer, message in table_schema_findings(table)]
-    findings += check_meaning(table, resolves=lambda path: resolves_in(catalog_dir, path))
-    return findings
+    def resolves(path: str) -> bool:
+        return resolves_in(catalog_dir, path)
+
+    if check_structure(table):
+        return check_table(table, resolves=resolves)
+    from sndr.cli.schemas import table_schema_findings  # imports jsonschema
+
+    second = [Finding(pointer, "schema", message) for pointer, message in table_schema_findings(table)]
+    return second + check_meaning(table, resolves=resolves)
 
 
 def hash_remark(table: Mapping[str, Any]) -> str | None:

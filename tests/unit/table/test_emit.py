@@ -108,3 +108,27 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_one_of_something_is_not_a_plural(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--validate") == 0
     assert ", 1 rule, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("section", "member", "value"),
+    [
+        ("length_detection", "short_threshold_tokens", 5),
+        ("fallback", "default_K", 2),
+        ("workload_class_detection", "evaluation_order", [1]),
+    ],
+)
+def test_a_fault_that_structure_and_meaning_both_see_is_said_once(
+    shipped: dict[str, Any], section: str, member: str, value: object
+) -> None:
+    table = {**shipped, section: {**shipped[section], member: value}}
+    pointers = [finding.pointer for finding in table_findings(table, presets_dir())]
+    assert pointers.count(f"/{section}/{member}") == 1
+
+
+def test_a_class_whose_priority_is_no_number_is_said_once(shipped: dict[str, Any]) -> None:
+    table = json.loads(json.dumps(shipped))
+    table["workload_class_detection"]["classes"]["tool_call"]["priority"] = "high"
+    assert [finding.pointer for finding in table_findings(table, presets_dir())] == [
+        "/workload_class_detection/classes/tool_call/priority"
+    ]
