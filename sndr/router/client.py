@@ -12,13 +12,15 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from sndr.errors import ControlError, InputError, SndrError
-from sndr.router.wire.boot import BootConfig
+
+if TYPE_CHECKING:  # the boot file's models cost a fifth of a second, and a verb with --url reads none
+    from sndr.router.wire.boot import BootConfig
 
 __all__ = [
     "DEFAULT_URL",

@@ -41,7 +41,13 @@ def test_the_guide_is_what_happens(tmp_path: Path) -> None:
             written = played
         for want, have in zip(written, played, strict=True):
             assert have == want, "SNDR_REWRITE=1 writes it anew"
+        play.scrape()
         said = [run_block(play, kind, text) for kind, text in RUN.findall(page)]
+    exposed: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(sndr_route_\w+)(?:\{(.*?)\})? \S+$", play.metrics, re.MULTILINE):
+        exposed.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    rows = re.findall(r"^\| `(sndr_route_\w+)` \| ?(.*?) ?\|", page, re.MULTILINE)
+    assert {name: set(re.findall(r"\w+", labels)) for name, labels in rows} == exposed
     assert said[0] == ""
     assert said[1].startswith("not now: sndr router: precheck_failed:")
     assert "authority file: consistent\nno tier is held\n" in said[1]

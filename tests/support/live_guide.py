@@ -22,7 +22,7 @@ import httpx
 
 from tests.support.cli import environment
 from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
-from tests.support.live import CLIENT, Operator, is_whole, private
+from tests.support.live import CLIENT, OPERATOR, Operator, is_whole, private
 from tests.support.synthetic import Synthetic, synthetic_thread
 
 BLOCK: Final = re.compile(r"<!-- transcript -->\n```text\n(.*?)```\n", re.DOTALL)
@@ -56,6 +56,7 @@ class Play:
         self.life: ExitStack = stack.enter_context(ExitStack())
         self.streams: list[threading.Thread] = []
         self.texts: list[str] = []
+        self.metrics = ""
         self.named: tuple[str, str] = ("PREVIEW_ID", "SHA256")
         self.hashes: dict[str, str] = {}
         tools = self.directory / "bin"
@@ -104,6 +105,12 @@ class Play:
         assert self.gateway is not None
         self.gateway.kill()
         self.start()
+        self.scrape()  # attention is a metric now
+
+    def scrape(self) -> None:
+        """Add what `/metrics` says to what it said before."""
+        assert self.gateway is not None
+        self.metrics += httpx.get(f"{self.gateway.url}/metrics", headers=OPERATOR, trust_env=False).text
 
     def stream(self, alias: str, shown: str) -> None:
         """A client whose stream stands still until it is let go on."""

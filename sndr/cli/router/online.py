@@ -43,11 +43,13 @@ def connect(config_path: str | None, url: str | None, auth_env: str | None) -> C
     variable `auth_env`, else from the boot file's operator variable, `SNDR_ROUTER_OPERATOR_TOKEN` or the boot file's
     client variable, whichever is set first.
     """
-    from sndr.router import client, configuration
+    from sndr.router import client
 
     address = client.DEFAULT_URL
     names = [client.OPERATOR_TOKEN_ENV]
     if config_path is not None:
+        from sndr.router import configuration
+
         config = configuration.load(config_path, None)
         address = client.address_of(config)
         server = config.server

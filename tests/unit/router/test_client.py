@@ -118,6 +118,28 @@ def test_silence_ends_by_the_bound_and_a_margin(monkeypatch: pytest.MonkeyPatch)
     assert caught.value.code == "timeout"
 
 
+def test_an_answer_that_drips_ends_by_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_MARGIN_S", 0.3)
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not is_over.wait(0.02):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, None) as client, pytest.raises(TransportError) as caught:
+            client.call("GET", "/v1/router/status", bound_s=0)
+        is_over.set()
+        thread.join(20)
+    assert caught.value.code == "timeout"
+
+
 def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     listener = socket.socket(socket.AF_UNIX)
