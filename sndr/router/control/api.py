@@ -6,6 +6,7 @@ of other clients.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,7 +21,7 @@ from sndr.router.core.admission import TierRuntime
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import FamilyTarget, TierTarget
 from sndr.router.metrics import CONTENT_TYPE, Family, Metrics
-from sndr.router.ports import Gate, Ledger, ManagementRequest, ManagementResponse, Prober, Process
+from sndr.router.ports import EventLog, Gate, Ledger, ManagementRequest, ManagementResponse, Prober, Process
 from sndr.router.wire import operator_api as wire
 from sndr.router.wire.boot import BootConfig
 
@@ -59,7 +60,14 @@ class Management:
         metrics: Metrics,
         quiescence: Quiescence,
         process: Process,
+        audit: EventLog | None = None,
     ) -> None:
+        """Make the API.
+
+        Args:
+            audit: Told of every call that asks for a change: who asked for what, and what came of it; never content.
+        """
+        self._audit = audit
         self._config = config
         self._gate = gate
         self._prober = prober
@@ -79,8 +87,17 @@ class Management:
 
     async def handle(self, request: ManagementRequest) -> ManagementResponse:
         """Answer one request; refusals are answers too."""
+        before = self._gate.snapshot.route_revision
+        answer = await self._answer(request)
+        if self._audit is not None and request.method == "POST" and request.path.startswith("/v1/admin/"):
+            # Whatever becomes of the record, the outcome is what it is.
+            with contextlib.suppress(Exception):
+                self._audit("management", _audit_record(request, answer, before, self._gate.snapshot.route_revision))
+        return self._fenced(request, answer)
+
+    async def _answer(self, request: ManagementRequest) -> _Response:
         try:
-            return self._fenced(request, await self._route(request))
+            return await self._route(request)
         except (RequestError, ControlError) as exc:
             extra: dict[str, object] = {}
             if isinstance(exc, ReadmitRefusedError):
@@ -90,7 +107,7 @@ class Management:
                     {"pointer": one.pointer, "code": one.code, "message": one.message} for one in exc.findings
                 ]
             detail = exc.message if isinstance(exc, RequestError | ChangeRefusedError) else None
-            return self._fenced(request, _problem(exc.code, detail, extra))
+            return _problem(exc.code, detail, extra)
 
     def _fenced(self, request: ManagementRequest, answer: _Response) -> ManagementResponse:
         """The bytes; of an admin answer with the fence of the routes as they are now, and that as its entity tag."""
@@ -365,6 +382,24 @@ class Management:
                        [((name,), open_rows.get(name, 0)) for name in sorted({*runtimes, *open_rows})]),
             ]  # fmt: skip
         return families
+
+
+def _audit_record(
+    request: ManagementRequest, answer: _Response, before: int | None, after: int | None
+) -> dict[str, object]:
+    """Metadata of one call: ids, codes and numbers."""
+    document = answer.document if isinstance(answer, _Answer) else {}
+    return {
+        "call": request.path.removeprefix("/v1/admin/"),
+        "op": document.get("op"),
+        "preview_sha256": document.get("preview_sha256") or wire.named_preview(request.body),
+        "transaction_id": document.get("transaction_id"),
+        "status": answer.status,
+        "code": document.get("code") if answer.status >= 400 else None,
+        "revision_before": before,
+        "revision_after": after,
+        "credential": request.role,
+    }
 
 
 def _route_gauges(routes: Routes, gate: Gate) -> list[Family]:

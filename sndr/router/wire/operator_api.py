@@ -37,6 +37,7 @@ __all__ = [
     "TierReplacement",
     "encode",
     "instant",
+    "named_preview",
     "parse_apply",
     "parse_body",
     "parse_drain_query",
@@ -311,6 +312,16 @@ def parse_apply(body: bytes) -> Apply:
     if apply.confirm is not True:
         raise RequestError("confirmation_required", PROBLEMS["confirmation_required"].detail)
     return apply
+
+
+def named_preview(body: bytes) -> str | None:
+    """The hash of the preview that a body names, if it is one; for a record of what was asked."""
+    try:
+        document = decode_strict(body)
+    except StrictJsonError:
+        return None
+    named = document.get("preview_sha256") if isinstance(document, dict) else None
+    return named if isinstance(named, str) and len(named) == 64 and named.isalnum() else None
 
 
 def parse_drain_query(query: str) -> int:

@@ -25,6 +25,8 @@ class Api:
 
     def __init__(self) -> None:
         self.world = RoutesWorld()
+        self.audited: list[dict[str, Any]] = []
+        self.audit_fails = False
         world = self.world
         self.management = Management(
             config=boot.parse(BOOT, ENV),
@@ -34,8 +36,15 @@ class Api:
             metrics=Metrics(["x", "y", "z"], ["a", "b"]),
             quiescence=Quiescence(world.gate, world.prober, lambda *_: None),
             process=FakeProcess(),
+            audit=self.audit,
         )
         self.management.use_routes(world.routes)
+
+    def audit(self, event: str, fields: Any) -> None:
+        assert event == "management"
+        self.audited.append(dict(fields))
+        if self.audit_fails:
+            raise OSError(28, "no space")
 
     def request(self, method: str, path: str, body: object = None, role: str = "operator", **headers: str) -> Any:
         path, _, query = path.partition("?")
@@ -227,3 +236,26 @@ def test_a_check_says_what_it_found_and_changes_nothing(api: Api) -> None:
         before = api.world.coordinator.machine
         assert json.loads(api.call("GET", "/v1/admin/routes/check").body)["result"] == result
         assert api.world.coordinator.machine is before
+
+
+@pytest.mark.req("R117")
+@pytest.mark.invariant("INV-24")
+def test_every_call_for_a_change_leaves_a_record_of_metadata(api: Api) -> None:
+    api.call("GET", "/v1/admin/routes")
+    preview = json.loads(api.call("POST", "/v1/admin/routes/preview", MOVE).body)
+    body = {"preview_id": preview["preview_id"], "preview_sha256": preview["preview_sha256"], "confirm": True}
+    api.audit_fails = True  # a record that is lost is no reason to refuse
+    assert api.call("POST", "/v1/admin/routes/apply", body).status == 200
+    api.call("POST", "/v1/admin/routes/preview", {"op": "secret", "note": "secret"})
+    api.call("POST", "/v1/admin/tiers/a/quiesce", {"reason": "secret"})
+    sha = preview["preview_sha256"]
+    seen = [(one["call"], one["op"], one["preview_sha256"], one["status"], one["code"]) for one in api.audited]
+    assert seen == [
+        ("routes/preview", "alias_update", sha, 200, None),
+        ("routes/apply", "alias_update", sha, 200, None),
+        ("routes/preview", None, None, 400, "invalid_request"),
+        ("tiers/a/quiesce", None, None, 200, None),
+    ]
+    assert [(one["revision_before"], one["revision_after"]) for one in api.audited] == [(1, 1), (1, 2), (2, 2), (2, 2)]
+    assert {one["credential"] for one in api.audited} == {"operator"}
+    assert "secret" not in str(api.audited)
