@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["ROUTED", "Client", "Context", "Credentials", "Endpoint", "Gateway"]
 
 MANAGEMENT_BODY_MAX: Final = 65_536
+SETTLE_S: Final = 30.0
+"""How long the disk may take for the last piece of a form."""
 _CHAT: Final = Kind.CHAT.value
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -347,7 +349,7 @@ class Gateway:
             return
         upload = context.upload
         if upload is not None:
-            waiting = _Waiting(connection)
+            waiting = _Settling(connection, self.time() + SETTLE_S, lambda: self._give_up(waiting, context))
             connection.answer_later(waiting)
             upload.settle(lambda: self._route_upload(waiting, context, upload))
             return
@@ -359,7 +361,7 @@ class Gateway:
             return
         self._route(connection, context, request)
 
-    def _route_upload(self, waiting: _Waiting, context: Context, upload: Upload) -> None:
+    def _route_upload(self, waiting: _Settling, context: Context, upload: Upload) -> None:
         """A form has arrived, and what is in a file is there."""
         connection = waiting.connection
         context.request_bytes = upload.length
@@ -373,6 +375,14 @@ class Gateway:
             self.send_refusal(connection, context, refused)
             return
         self._route(connection, context, request)
+
+    def _give_up(self, waiting: _Settling, context: Context) -> None:
+        """The disk has not taken a form in time."""
+        connection, waiting.connection = waiting.connection, None
+        if connection is not None:
+            refused = Refused(503, "upload_failed", "the upload cannot be kept", retry_after_s=5)
+            self.refused(context, None, None, "refused", refused.status, refused.code)
+            self.send_refusal(connection, context, refused)
 
     def _route(self, connection: Connection, context: Context, request: ChatRequest | FormRequest) -> None:
         """Find the model of a request whose body is read, and leave it to an exchange."""
@@ -413,6 +423,8 @@ class Gateway:
             context = Context(_NO_HEAD, self._new_id(), time.monotonic())
             context.dialect = Dialect.OPENAI
         code = {413: "body_too_large", 503: "not_ready"}.get(status, "invalid_request")
+        if status == 503 and context.upload is not None:
+            code = "upload_failed"
         refused = Refused(status, code, message, retry_after_s=1 if status == 503 else None)
         self.refused(context, None, None, "refused", status, code)
         self.send_refusal(connection, context, refused, close=True)
@@ -740,6 +752,21 @@ class _Waiting:
 
     def tick(self, now: float) -> None:
         """Management calls end by themselves."""
+
+
+class _Settling(_Waiting):
+    """Responder of a form whose last piece is being written."""
+
+    __slots__ = ("_deadline", "_expired")
+
+    def __init__(self, connection: Connection, deadline: float, expired: Callable[[], None]) -> None:
+        super().__init__(connection)
+        self._deadline = deadline
+        self._expired = expired
+
+    def tick(self, now: float) -> None:
+        if now > self._deadline:
+            self._expired()
 
 
 class _NoHead:

@@ -584,7 +584,9 @@ class Connection(asyncio.Protocol):
 
     def _expired(self) -> None:
         state = self._state
-        if state == _BODY:
+        if state == _BODY and self._body_held:
+            self._malformed(Malformed("the request body cannot be kept", 503))
+        elif state == _BODY:
             self._malformed(Malformed("the request body did not arrive in time", 408))
         elif state == _HEAD and self._head is None and self._reader.buffered:
             self._malformed(Malformed("the request head did not arrive in time", 408))
