@@ -198,14 +198,23 @@ class Context:
     __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "head", "kind", "request_bytes", "request_id",
                  "role", "started", "upload", "wall_ms")  # fmt: skip
 
-    def __init__(self, head: RequestHead, request_id: str, started: float) -> None:
+    def __init__(
+        self,
+        head: RequestHead,
+        request_id: str,
+        started: float,
+        role: str | None = None,
+        client: Client | None = None,
+        endpoint: Endpoint | None = None,
+        dialect: Dialect = Dialect.OPENAI,
+    ) -> None:
         self.head = head
         self.request_id = request_id
-        self.role: str | None = None
-        self.client: Client | None = None
-        self.client_id = ""
-        self.endpoint: Endpoint | None = None
-        self.dialect = Dialect.OPENAI
+        self.role = role
+        self.client = client
+        self.client_id = "" if client is None else client.id
+        self.endpoint = endpoint
+        self.dialect = dialect
         self.started = started
         self.wall_ms = time.time_ns() // 1_000_000
         self.request_bytes = 0
@@ -291,12 +300,16 @@ class Gateway:
             # The same head as last time, but for its length: the same verdict.
             length = head.content_length
             if length is not None and length <= self._max_body_bytes:
-                context = connection.context = Context(head, memo.request_id or self._new_id(), time.monotonic())
-                context.role = "client"
-                context.client = memo.client
-                context.client_id = memo.client.id
-                context.endpoint = memo.endpoint
-                context.dialect = memo.endpoint.dialect
+                endpoint = memo.endpoint
+                connection.context = Context(
+                    head,
+                    memo.request_id or self._new_id(),
+                    time.monotonic(),
+                    "client",
+                    memo.client,
+                    endpoint,
+                    endpoint.dialect,
+                )
                 return self._max_body_bytes
         given = head.fields.get(b"x-request-id")
         given_id = given.decode() if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
@@ -421,7 +434,6 @@ class Gateway:
         context: Context | None = connection.context
         if head is None or context is None or context.head is not head:
             context = Context(_NO_HEAD, self._new_id(), time.monotonic())
-            context.dialect = Dialect.OPENAI
         code = {413: "body_too_large", 503: "not_ready"}.get(status, "invalid_request")
         if status == 503 and context.upload is not None:
             code = "upload_failed"

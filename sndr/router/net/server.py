@@ -242,6 +242,11 @@ class Connection(asyncio.Protocol):
         if state == _CLOSED:
             return
         reader = self._reader
+        if state == _HEAD and not self._busy:
+            whole = reader.repeat(data)
+            if whole is not None:
+                self._read_whole(*whole)
+                return
         reader.feed(data)
         if state in (_ANSWER, _FLUSH):
             if reader.buffered > READ_AHEAD_MAX and not self._paused_reading:
@@ -450,6 +455,27 @@ class Connection(asyncio.Protocol):
             while self._state in (_HEAD, _BODY):
                 if not (self._read_head() if self._state == _HEAD else self._read_body()):
                     break
+        except Malformed as fault:
+            self._malformed(fault)
+        finally:
+            self._busy = False
+
+    def _read_whole(self, head: RequestHead, body: bytes) -> None:
+        """A request that arrived in one piece."""
+        self._busy = True
+        self._head = head
+        self._started = False
+        self._state = _BODY
+        try:
+            application = self._server.application
+            room = application.accept_head(self, head)
+            if self._state == _BODY and room >= 0:
+                if len(body) > room:
+                    raise Malformed("the request body is too large", 413)
+                if self._sink is not None:
+                    self._sink.write(body)
+                    body = b""
+                self._dispatch(body)
         except Malformed as fault:
             self._malformed(fault)
         finally:

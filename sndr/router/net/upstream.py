@@ -156,7 +156,6 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, call: Call) -> None:
         """Start an exchange."""
         self._call = call
-        self._reader = ResponseReader(memory=self._memory)
         call.connection = self
         self._pool.active.add(self)
         self._transport.write(call.data)
@@ -222,12 +221,22 @@ class UpstreamConnection(asyncio.Protocol):
         call, reader = self._call, self._reader
         if len(data) >= LARGE_READ:
             self._take_turns()
-        if call is None or reader is None:
+        if call is None:
             # A byte that nobody asked for: whatever it belongs to, it is not an answer.
             self._pool.forget(self)
             if self._transport is not None:
                 self._transport.abort()
             return
+        if reader is None:
+            whole = self._memory.repeat(data)
+            if whole is not None:
+                head, body = whole
+                client = call.client
+                assert client is not None
+                self._settle(call, reusable=head.keep_alive)
+                client.response_head(head, body, complete=True)
+                return
+            reader = self._reader = ResponseReader(memory=self._memory)
         had_head = reader.head is not None
         try:
             body = reader.receive(data)
@@ -237,7 +246,7 @@ class UpstreamConnection(asyncio.Protocol):
         client = call.client
         assert client is not None
         if reader.complete:
-            self._settle(reader, call)
+            self._settle(call, reusable=reader.reusable)
             if had_head:
                 if body:
                     client.response_data(body)
@@ -253,15 +262,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         call, reader = self._call, self._reader
-        if call is not None and reader is not None:
+        if call is not None:
             try:
+                if reader is None:
+                    raise Malformed("no response")
                 reader.eof()
             except Malformed:
                 self._fail(Failure.RESET)
                 return False
             client = call.client
             assert client is not None
-            self._settle(reader, call)
+            self._settle(call, reusable=False)
             client.response_end()
         return False
 
@@ -271,7 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._call is not None:
             self._fail(Failure.RESET)
 
-    def _settle(self, reader: ResponseReader, call: Call) -> None:
+    def _settle(self, call: Call, *, reusable: bool) -> None:
         """The exchange is over: make the connection available before anybody can ask for one."""
         self._call = None
         self._reader = None
@@ -284,7 +295,7 @@ class UpstreamConnection(asyncio.Protocol):
             # An answer before the end of the request: what is missing of the request must not meet the next one.
             self._stop_feed()
             transport.abort()
-        elif reader.reusable and transport is not None and not transport.get_write_buffer_size():
+        elif reusable and transport is not None and not transport.get_write_buffer_size():
             if self._paused:
                 self.resume()
             self._used = True

@@ -59,6 +59,9 @@ class _Task(NamedTuple):
     future: asyncio.Future[Any]
 
 
+_item: Final = tuple.__new__
+"""Makes an item without the call in between that the class's own constructor would be; there are two per request."""
+_AUTHORITY: Final = StartRow._fields.index("authority_id")
 _Item = _Start | _Finish | _Refusal | _Task
 
 
@@ -192,7 +195,7 @@ class UsageLedger:
             self._loop.call_soon(done, LedgerError("too many rows wait for the disk"))
             return key
         self._open[key] = row
-        self._writer.submit(_Start(key, row, done))
+        self._writer.submit(_item(_Start, (key, row, done)))
         return key
 
     def finish(self, key: int, row: FinishRow) -> None:
@@ -200,7 +203,7 @@ class UsageLedger:
         start = self._open.pop(key, None)
         if start is not None:  # else its start failed: there is no row to end
             self._ending[key] = start
-            self._writer.submit_lazy(_Finish(key, row))
+            self._writer.submit_lazy(_item(_Finish, (key, row)))
 
     def refuse(self, row: StartRow, end: FinishRow) -> None:
         """Queue a complete row; see `ports.Ledger`."""
@@ -402,8 +405,9 @@ class UsageLedger:
     def _raised(self, starts: list[_Start], refusals: list[_Refusal]) -> dict[str, int]:
         """Authorities whose highest revision these rows raise."""
         raised: dict[str, int] = {}
-        for row in (*(start.row for start in starts), *(refusal.row for refusal in refusals)):
-            authority, revision = row.authority_id, row.route_revision
+        rows = [start[1] for start in starts] + [refusal[1] for refusal in refusals]
+        pairs: set[Any] = {row[_AUTHORITY : _AUTHORITY + 2] for row in rows if row[_AUTHORITY] is not None}
+        for authority, revision in pairs:
             if authority is None or revision is None:
                 continue
             if revision > raised.get(authority, self._revisions.get(authority, 0)):
@@ -421,9 +425,12 @@ class UsageLedger:
                 kind = type(item)
                 if kind is _Start:
                     rows += 1
-                    self._tell(item.done, None)  # type: ignore[union-attr]
+                    try:
+                        item[2](None)  # type: ignore[misc, operator]
+                    except Exception as fault:  # noqa: BLE001 -- as in _tell
+                        self._report(fault)
                 elif kind is _Finish:
-                    ending.pop(item.key, None)  # type: ignore[union-attr]
+                    ending.pop(item[0], None)  # type: ignore[arg-type]
                 elif kind is _Refusal:
                     rows += 1
             self._written += rows
@@ -476,7 +483,10 @@ class UsageLedger:
         try:
             done(error)
         except Exception as failure:  # noqa: BLE001 -- one request's fault must not cost the others their answer
-            self._loop.call_exception_handler({"message": "a ledger callback failed", "exception": failure})
+            self._report(failure)
+
+    def _report(self, failure: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a ledger callback failed", "exception": failure})
 
 
 def as_trace(row: Mapping[str, Any]) -> dict[str, Any]:

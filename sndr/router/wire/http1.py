@@ -95,24 +95,43 @@ def _split(block: bytes) -> list[Field]:
     return fields
 
 
-def _without_length(raw: bytes) -> tuple[bytes, bytes | None]:
-    """A head without its content-length line, as it is commonly written, and the value that stood there.
+class _Frame:
+    """The bytes of a head around the value of its content-length line, as that line is commonly written.
 
-    Peers repeat their heads with no other difference than this line. Whoever has checked one head need not check the
-    next one again when what this returns is the same and the length is a plain number: the checked head had exactly
-    one such line, and has it still.
+    Peers repeat their heads with no other difference than this value. Whoever has checked one head need not check the
+    next one again when it begins and ends with the same bytes and the value is a plain number: the checked head had
+    exactly one such line, and has it still, and no blank line but the last.
     """
-    at = raw.find(b"\r\ncontent-length: ")
-    if at < 0:
-        at = raw.find(b"\r\nContent-Length: ")
+
+    __slots__ = ("after", "before", "start")
+
+    def __init__(self) -> None:
+        self.before = b""
+        self.after = b""
+        self.start = 0
+
+    def remember(self, raw: bytes) -> bool:
+        """Keep what is around the length; False where there is none."""
+        at = raw.find(b"\r\ncontent-length: ")
         if at < 0:
-            return raw, None
-    end = raw.find(b"\r\n", at + 18)
-    return raw[:at] + raw[end:], raw[at + 18 : end]
+            at = raw.find(b"\r\nContent-Length: ")
+            if at < 0:
+                return False
+        self.start = at + 18
+        self.before = raw[: self.start]
+        self.after = raw[raw.find(b"\r\n", self.start) :]
+        return True
 
-
-def _is_length(text: bytes) -> bool:
-    return len(text) <= 15 and text.isdigit()
+    def match(self, data: bytes) -> tuple[int, int] | None:
+        """Where the body begins in `data` and how long it is, if `data` begins with the same head."""
+        if not data.startswith(self.before):
+            return None
+        start = self.start
+        end = data.find(b"\r\n", start, start + 17)
+        if end < 0 or not data.startswith(self.after, end):
+            return None
+        text = data[start:end]
+        return (end + len(self.after), int(text)) if text.isdigit() else None
 
 
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
@@ -266,7 +285,7 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_buffer", "_chunk_parser", "_chunks", "_head_max", "_known", "_known_key", "_left", "_overhead", "_searched",
+        "_buffer", "_chunk_parser", "_chunks", "_frame", "_head_max", "_known", "_left", "_overhead", "_searched",
         "_tail", "complete",
     )  # fmt: skip
 
@@ -274,7 +293,7 @@ class RequestReader:
         self._buffer = b""
         self._head_max = head_max_bytes
         self._known: RequestHead | None = None
-        self._known_key = b""
+        self._frame = _Frame()
         self._searched = 0
         self._left = 0
         self._chunk_parser: httptools.HttpRequestParser | None = None
@@ -291,6 +310,21 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         """Add bytes read from the connection."""
         self._buffer = self._buffer + data if self._buffer else data
+
+    def repeat(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """Head and body, where `data` is one whole request whose head repeats the last one; else nothing happens.
+
+        Does what `feed`, `head` and `body` would do.
+        """
+        head = self._known
+        if head is None or self._buffer or not self.complete:
+            return None
+        found = self._frame.match(data)
+        if found is None or found[0] + found[1] != len(data):
+            return None
+        head.content_length = length = found[1]
+        head.has_body = length > 0
+        return head, data[found[0] :]
 
     def head(self) -> RequestHead | None:
         """The next request's head, or None while it is incomplete. Only when `complete`.
@@ -311,17 +345,17 @@ class RequestReader:
         raw = buffer[:end]
         self._searched = 0
         self._buffer = buffer[end:]
-        key, length = _without_length(raw)
         head = self._known
-        if head is not None and key == self._known_key and length is not None and _is_length(length):
-            head.content_length = self._left = int(length)
+        if head is not None and (found := self._frame.match(raw)) is not None:
+            head.content_length = self._left = found[1]
             head.has_body = self._left > 0
             self.complete = not self._left
             return head
+        self._known = None
         head = self._parse(raw)
         # Only heads whose one difference can be the length are remembered.
-        self._known = head if length is not None and not head.chunked and not head.expects_continue else None
-        self._known_key = key
+        if not head.chunked and not head.expects_continue and self._frame.remember(raw):
+            self._known = head
         if head.chunked:
             self._chunks = _Chunks()
             self._chunk_parser = httptools.HttpRequestParser(self._chunks)
@@ -506,11 +540,25 @@ class ResponseHead:
 class HeadMemory:
     """The last head of an upstream connection, for the readers of its responses."""
 
-    __slots__ = ("head", "key")
+    __slots__ = ("frame", "head")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
-        self.key = b""
+        self.frame = _Frame()
+
+    def repeat(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """Head and body, where `data` is one whole response whose head repeats the last one, and nothing else.
+
+        Such a response needs no reader.
+        """
+        head = self.head
+        if head is None:
+            return None
+        found = self.frame.match(data)
+        if found is None or found[0] + found[1] != len(data):
+            return None
+        head.content_length = found[1]
+        return head, data[found[0] :]
 
 
 class ResponseReader:
@@ -638,10 +686,9 @@ class ResponseReader:
             buffer = buffer[end:]
             memory = self._memory
             if memory is not None:
-                key, length = _without_length(raw)
                 known = memory.head
-                if known is not None and key == memory.key and length is not None and _is_length(length):
-                    known.content_length = self._left = int(length)
+                if known is not None and (found := memory.frame.match(raw)) is not None:
+                    known.content_length = self._left = found[1]
                     self.reusable = known.keep_alive
                     self._buffer = b""
                     self.complete = not self._left
@@ -675,9 +722,7 @@ class ResponseReader:
         head = ResponseHead(line, headers)
         self.reusable = head.keep_alive
         if memory is not None:
-            remembered = length is not None and head.status not in (204, 304)
-            memory.head = head if remembered else None
-            memory.key = key
+            memory.head = head if head.status not in (204, 304) and memory.frame.remember(raw) else None
         if self._head_only or head.status in (204, 304):
             self.complete = True
         elif head.chunked:

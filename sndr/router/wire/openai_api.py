@@ -295,20 +295,6 @@ class Usage(msgspec.Struct):
     input_tokens_details: Any = None
     cache_read_input_tokens: Any = None
 
-    def counts(self) -> tuple[int | None, int | None, int | None]:
-        """Prompt, completion and cached tokens; None where the server did not say (or said nonsense)."""
-        details = self.prompt_tokens_details or self.input_tokens_details
-        cached = details.get("cached_tokens") if isinstance(details, dict) else self.cache_read_input_tokens
-        return (
-            _count(self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens),
-            _count(self.completion_tokens if self.completion_tokens is not None else self.output_tokens),
-            _count(cached),
-        )
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**53 else None
-
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES: Final = {

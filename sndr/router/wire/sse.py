@@ -20,6 +20,7 @@ __all__ = ["AnswerRename", "EventRename", "Scan", "StreamTail", "UsageFilter", "
 
 TAIL_BYTES: Final = 16_384
 HELD_MAX: Final = 65_536
+COUNT_MAX: Final = 2**53
 RENAMED_EVENT_MAX: Final = 1_048_576
 RENAMED_ANSWER_MAX: Final = 16_777_216
 _BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -52,13 +53,20 @@ class Scan:
 
     def add_usage(self, usage: Usage) -> None:
         """Take over what this report says. Some servers count prompt and answer in different events."""
-        prompt, completion, cached = usage.counts()
-        if prompt is not None:
-            self.prompt_tokens = prompt
-        if completion is not None:
-            self.completion_tokens = completion
-        if cached is not None:
-            self.cached_tokens = cached
+        count: Any = usage.prompt_tokens
+        if count is None:
+            count = usage.input_tokens
+        if type(count) is int and 0 <= count < COUNT_MAX:
+            self.prompt_tokens = count
+        count = usage.completion_tokens
+        if count is None:
+            count = usage.output_tokens
+        if type(count) is int and 0 <= count < COUNT_MAX:
+            self.completion_tokens = count
+        details = usage.prompt_tokens_details or usage.input_tokens_details
+        count = details.get("cached_tokens") if isinstance(details, dict) else usage.cache_read_input_tokens
+        if type(count) is int and 0 <= count < COUNT_MAX:
+            self.cached_tokens = count
 
 
 class _Choice(msgspec.Struct):
