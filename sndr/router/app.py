@@ -37,11 +37,13 @@ from sndr.router.net.flow import AfterWrites, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.upstream import Origin, UpstreamPool
+from sndr.router.store import table_source
 from sndr.router.store.admission import AdmissionFile
 from sndr.router.store.authority import Authority, check_not_rolled_back, open_authority
 from sndr.router.store.authority_writer import AuthorityWriter
 from sndr.router.store.ledger import UsageLedger, UsageStore
 from sndr.router.store.spool import TemporarySpool
+from sndr.router.wire.routing_table import no_table, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from sndr.router.core.receipt import Record, Revision
     from sndr.router.ports import EventLog, Ledger, ManagementApi
     from sndr.router.wire.boot import BootConfig
+    from sndr.router.wire.routing_table import TableState
 
 __all__ = ["App", "run"]
 
@@ -84,10 +87,12 @@ class App:
         log_descriptor: int | None = None,
         ledger: Ledger | None = None,
         record: Record | None = None,
+        table: TableState | None = None,
     ) -> None:
         """Make it; nothing is listened on yet.
 
         Args:
+            table: The routing table, as it was read before anything was locked; None is none.
             record: What the live authority says; None serves the boot file's routes.
         """
         loop = asyncio.get_running_loop()
@@ -120,6 +125,8 @@ class App:
             on_change=self._readiness_changed,
             on_probe=lambda tier_id, seen: self.metrics.probed(tier_id, seen.reason.value),
         )
+        self.table = table = no_table() if table is None else table
+        self._presets = table.presets
         self.authority_id = None if record is None else record.authority_id
         snapshot = build_snapshot(
             config.projection if record is None else record.current.projection,
@@ -129,6 +136,7 @@ class App:
             authority_id=self.authority_id,
             route_revision=None if record is None else record.current.route_revision,
             effective_route_sha256=None if record is None else record.current.effective_route_sha256,
+            presets=self._presets,
         )
         self.published = Published(snapshot)
         self.gate = DataGate(self.published, self.admission, self.connections)
@@ -158,6 +166,7 @@ class App:
             max_body_bytes=config.server.max_body_bytes,
             receipts=config.router.receipt_headers,
             renames=config.router.response_model == "alias",
+            table=table.table,
         )
         self.server = Server(
             loop,
@@ -185,6 +194,7 @@ class App:
             route_revision=revision.route_revision,
             effective_route_sha256=revision.effective_route_sha256,
             replaced=replaced,
+            presets=self._presets,
         )
         self.gate.publish(snapshot)
         self.prober.sync(self.targets())
@@ -266,6 +276,7 @@ class App:
             InputError: An address cannot be listened on.
         """
         self.journal.event("started", version=__version__, config_sha256=self._config.config_sha256)
+        self._show_table()
         self.prober.sync(self.targets())
         self._spawn(self.prober.run())
         with contextlib.suppress(TimeoutError):
@@ -295,6 +306,29 @@ class App:
         self._spawn(self._flush_log())
         self.state = "serving"
         self.journal.event("listening", addresses=self.addresses)
+
+    def _show_table(self) -> None:
+        """Say once what the routing table is, what is wrong with it, and which cells nobody measured."""
+        state, table = self.table, self.table.table
+        if state.source is None and not self.published.snapshot.families:
+            return
+        in_force = table.degraded is None
+        self.journal.event(
+            "routing_table",
+            state="in_force" if in_force else "degraded",
+            content_sha256=state.sha256,
+            rules=len(table.routing_rules),
+            presets=len(table.presets),
+        )
+        for warning in table.warnings:
+            self.journal.event("routing_table_warning", level="warning", detail=warning)
+        if in_force and state.findings:
+            self.journal.event("routing_table_findings", level="warning", detail=[*map(str, state.findings)])
+        if table.coverage_gaps:
+            gaps = [{"family": gap.model_family, "gap": gap.missing_cell} for gap in table.coverage_gaps]
+            self.journal.event("coverage_gaps", gaps=gaps)
+        for finding in unbound(self.published.snapshot.projection, table):
+            self.journal.event("routing_table_warning", level="warning", detail=finding)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new work at once, let running requests finish, cut the rest when the time is over."""
@@ -496,7 +530,9 @@ def _check_operator(config: BootConfig) -> None:
         )
 
 
-async def _serve(config: BootConfig, attach: Callable[[App], None] | None, *, allow_volatile: bool) -> int:
+async def _serve(
+    config: BootConfig, table: TableState, attach: Callable[[App], None] | None, *, allow_volatile: bool
+) -> int:
     loop = asyncio.get_running_loop()
     files = _Files(config, allow_volatile=allow_volatile)
     ledger: UsageLedger | None = None
@@ -511,7 +547,7 @@ async def _serve(config: BootConfig, attach: Callable[[App], None] | None, *, al
     if files.authority is not None:
         authority = AuthorityWriter(files.authority, config.projection)
     record = None if files.authority is None else files.authority.record
-    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger, record=record)
+    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger, record=record, table=table)
     loop.set_exception_handler(_FaultLog(app.journal))
     try:
         return await _serve_until_told(app, config, attach, authority)
@@ -629,12 +665,31 @@ def run(config: BootConfig, *, attach: Callable[[App], None] | None = None, allo
         InputError: Something in the configuration cannot be had (an address in use).
         AuthorityError: The authority or the ledger is missing, unsafe or held by another process.
     """
+    table = load_table(config)
+    if table.fatal:
+        raise InputError("routing_table_invalid", table.table.degraded or "the routing table cannot be used")
     # A request makes some hundred containers and no cycle that outlives it: look for cycles less often, and not among
     # what start-up has made.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, attach, allow_volatile=allow_volatile))
+        return runner.run(_serve(config, table, attach, allow_volatile=allow_volatile))
+
+
+def load_table(config: BootConfig) -> TableState:
+    """Read and judge the routing table that the boot file names; runs its command where it names one."""
+    keys = config.router.routing_table
+    if keys is None:
+        return no_table()
+    return table_source.load(
+        path=config.paths.routing_table,
+        command=keys.command,
+        cwd=os.path.dirname(os.path.abspath(config.source)),
+        env=config.secrets.left_out(os.environ),
+        timeout_s=keys.timeout_s,
+        max_bytes=keys.max_bytes,
+        on_error=keys.on_table_error,
+    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

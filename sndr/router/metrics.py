@@ -97,6 +97,8 @@ class Metrics:
         self._series: dict[tuple[str, str, str, str], _Series] = {}
         self._pairs: dict[tuple[str, str], _Pair] = {}
         self._probes: dict[tuple[str, str], int] = {}
+        self._decisions: dict[tuple[str, str, str], int] = {}
+        self._gaps: dict[tuple[str, str], int] = {}
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
@@ -132,6 +134,13 @@ class Metrics:
             pair.completion += completion_tokens
         if cached_tokens:
             pair.cached += cached_tokens
+
+    def decided(self, family: str, outcome: str, rule: str | None, gap: str | None) -> None:
+        """A request to a family alias is over; this was decided about it."""
+        key = (family, outcome, rule or "")
+        self._decisions[key] = self._decisions.get(key, 0) + 1
+        if gap is not None:
+            self._gaps[family, gap] = self._gaps.get((family, gap), 0) + 1
 
     def probed(self, tier: str, result: str) -> None:
         """One probe is over."""
@@ -181,6 +190,14 @@ class Metrics:
         yield _head("sndr_probe_total", "counter", "Probes of model servers by result.")
         for (tier, result), count in sorted(self._probes.items()):
             yield f"sndr_probe_total{{{_labels(('tier', 'result'), (tier, result))}}} {count}\n"
+        if self._decisions:
+            yield _head("sndr_routing_decisions_total", "counter", "Requests to family aliases by what was decided.")
+            for decision, count in sorted(self._decisions.items()):
+                labels = _labels(("family", "outcome", "rule"), decision)
+                yield f"sndr_routing_decisions_total{{{labels}}} {count}\n"
+            yield _head("sndr_coverage_gap_requests_total", "counter", "Requests that lie in a cell nobody measured.")
+            for cell, count in sorted(self._gaps.items()):
+                yield f"sndr_coverage_gap_requests_total{{{_labels(('family', 'gap'), cell)}}} {count}\n"
         for family in gauges:
             yield _head(family.name, family.kind, family.help)
             for values, number in family.samples:

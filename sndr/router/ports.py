@@ -137,6 +137,10 @@ class Metrics(Protocol):
         """One request is over. `alias` and `tier` are empty where a request was refused before it had them."""
         ...
 
+    def decided(self, family: str, outcome: str, rule: str | None, gap: str | None) -> None:
+        """A request to a family alias is over; this was decided about it."""
+        ...
+
 
 class Readiness(Protocol):
     """What the router reads before admission, and what it tells the prober about live traffic."""

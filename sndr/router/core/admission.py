@@ -57,9 +57,10 @@ class TierGate:
         quiesce_reason: Reason code the operator gave; None while the bit is off.
         held: The transaction's bit.
         draining: Operator drains that are waiting at this moment.
+        leases: Requests of all generations that have not been accounted for yet.
     """
 
-    __slots__ = ("draining", "held", "quiesce_reason", "quiesced", "tier_id")
+    __slots__ = ("draining", "held", "leases", "quiesce_reason", "quiesced", "tier_id")
 
     def __init__(self, tier_id: str) -> None:
         self.tier_id: Final = tier_id
@@ -67,6 +68,7 @@ class TierGate:
         self.quiesce_reason: str | None = None
         self.held = False
         self.draining = 0
+        self.leases = 0
 
     @property
     def refusal(self) -> Refusal | None:
@@ -123,6 +125,11 @@ class TierRuntime:
         """Whether a request could start or queue here now (readiness is another question)."""
         return not (self.retired or self.gate.quiesced or self.gate.held)
 
+    @property
+    def full(self) -> bool:
+        """Whether every slot and every place in the queue is taken."""
+        return self.limit is not None and self.running >= self.limit and len(self._queue) >= self.queue_limit
+
     def acquire(self, waiter: Waiter) -> Lease | Refusal | None:
         """Check every bit, then count: one step that nothing can interleave.
 
@@ -168,10 +175,11 @@ class TierRuntime:
     def _grant(self) -> Lease:
         self.leases += 1
         self.running += 1
+        self.gate.leases += 1
         owner = self._owner
         owner.leases += 1
-        owner.admitted_seq += 1
-        return Lease(self, owner.admitted_seq)
+        owner.seq += 1
+        return Lease(self, owner.seq)
 
     def _pass_on(self) -> None:
         while self._queue and (self.limit is None or self.running < self.limit):
@@ -184,8 +192,8 @@ class Lease:
 
     Attributes:
         runtime: What the request is bound to until its end.
-        admission_seq: Position among all admissions of this process.
-        release_seq: Position among all releases; None until numbered.
+        admission_seq: Position among all admissions and releases of this process.
+        release_seq: The same for its release; None until numbered.
     """
 
     __slots__ = ("_delivered", "_released", "admission_seq", "release_seq", "runtime")
@@ -210,8 +218,8 @@ class Lease:
     def next_release_seq(self) -> int:
         """Number the release that is about to happen, for the terminal row. Call once, right before `release`."""
         owner = self.runtime._owner
-        owner.released_seq += 1
-        self.release_seq = owner.released_seq
+        owner.seq += 1
+        self.release_seq = owner.seq
         return self.release_seq
 
     def release(self) -> None:
@@ -228,6 +236,7 @@ class Lease:
         if not self._delivered:
             self.delivered()
         runtime.leases -= 1
+        runtime.gate.leases -= 1
         owner.leases -= 1
         if not runtime.leases and owner.on_idle is not None:
             owner.on_idle(runtime)
@@ -240,22 +249,22 @@ class IdleListener(Protocol):
 
 
 class Admission:
-    """All gates of a process, and the counters that number its admissions.
+    """All gates of a process, and the counter that numbers its admissions and releases.
+
+    One counter for both, so that the ledger's rows say who was in flight at any admission.
 
     Attributes:
         leases: Sum over every runtime, retired ones included.
-        admitted_seq: Number of the newest admission.
-        released_seq: Number of the newest release.
+        seq: Number of the newest admission or release.
         on_idle: Called when a runtime's last lease is released; a drain listens here.
     """
 
-    __slots__ = ("_gates", "admitted_seq", "leases", "on_idle", "released_seq")
+    __slots__ = ("_gates", "leases", "on_idle", "seq")
 
     def __init__(self) -> None:
         self._gates: dict[str, TierGate] = {}
         self.leases = 0
-        self.admitted_seq = 0
-        self.released_seq = 0
+        self.seq = 0
         self.on_idle: IdleListener | None = None
 
     def gate(self, tier_id: str) -> TierGate:

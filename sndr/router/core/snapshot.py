@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sndr.router.core.admission import TierRuntime
+    from sndr.router.core.family import FamilyRoute
     from sndr.router.core.projection import Projection
 
 __all__ = ["Snapshot"]
@@ -23,6 +25,7 @@ class Snapshot:
         effective_route_sha256: Hash of the projection; None without authority.
         projection: Aliases and tiers.
         runtimes: Tier id -> its current generation; the mapping must not be changed after publication.
+        families: Family alias -> which of the tiers runs what.
     """
 
     authority_id: str | None
@@ -30,3 +33,4 @@ class Snapshot:
     effective_route_sha256: str | None
     projection: Projection
     runtimes: Mapping[str, TierRuntime]
+    families: Mapping[str, FamilyRoute] = field(default_factory=lambda: MappingProxyType({}))

@@ -77,7 +77,8 @@ class StartRow(NamedTuple):
         id: The request id (`X-Request-Id`); chosen by clients, hence never the key of a row.
         queue_ms: Time in the admission queue.
         request_bytes: Length of the request's body.
-        admission_seq: Counts admissions within the run, in the order of the leases; None in refused rows.
+        admission_seq: Numbers admissions and releases within the run, in the order in which leases were given and
+            given back; None in refused rows.
         client: Id of the client whose credential was used; `default` for the server-wide one or without auth.
         kind: Value of `Kind`.
         endpoint: `chat, completions, responses, messages, embeddings, rerank, …`.
@@ -117,7 +118,7 @@ class FinishRow(NamedTuple):
         first_byte_ms: From the start to the first response byte of the upstream; None when there was none.
         total_ms: From the start to the end of delivery.
         response_bytes: Body bytes handed to the client's connection.
-        release_seq: Counts releases within the run; None in refused rows.
+        release_seq: The number of the release, from the same count as `admission_seq`; None in refused rows.
         outcome: Value of `Outcome`.
         status: HTTP status that the client was sent; None when it left before one was sent.
         error_code: Stable code of the error that the client was sent, or None.

@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from sndr.contract import degraded
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import TierTarget
 from sndr.router.core.usage import Kind
 from sndr.router.gateway.journal import Journal, RequestLine
 from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
 from sndr.router.gateway.upload import FormRequest, Upload
+from sndr.router.gateway.workload import Workload
 from sndr.router.ports import ManagementRequest, ManagementResponse
 from sndr.router.wire.openai_api import ChatRequest, Dialect, Refused, encode_error, parse
 
 if TYPE_CHECKING:
+    from sndr.contract import Table
     from sndr.router.core.admission import TierRuntime
     from sndr.router.core.snapshot import Snapshot
     from sndr.router.gateway.gate import DataGate
+    from sndr.router.gateway.workload import Routing
     from sndr.router.net.flow import Ticker
     from sndr.router.net.server import Connection
     from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness, Spool
@@ -193,10 +197,12 @@ class Context:
         started: Loop time at the end of the head.
         wall_ms: Wall clock at the end of the head.
         request_bytes: Length of the body.
+        family: The alias leads to a model family.
+        routing: What was decided for it, where it is.
     """
 
-    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "head", "kind", "request_bytes", "request_id",
-                 "role", "started", "upload", "wall_ms")  # fmt: skip
+    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "family", "head", "kind", "request_bytes",
+                 "request_id", "role", "routing", "started", "upload", "wall_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -221,6 +227,8 @@ class Context:
         self.counted = False
         self.kind = _CHAT
         self.upload: Upload | None = None
+        self.family = False
+        self.routing: Routing | None = None
 
     def release(self) -> None:
         """Give back the client's concurrency slot and the upload's file, if there are any."""
@@ -237,15 +245,17 @@ class _Accepted:
 
     Attributes:
         fields: Its lines as they are sent on; made when first needed.
+        fields_without_hints: The same for family aliases.
     """
 
-    __slots__ = ("client", "endpoint", "fields", "request_id")
+    __slots__ = ("client", "endpoint", "fields", "fields_without_hints", "request_id")
 
     def __init__(self, endpoint: Endpoint, client: Client, request_id: str | None) -> None:
         self.endpoint = endpoint
         self.client = client
         self.request_id = request_id
         self.fields: bytes | None = None
+        self.fields_without_hints: bytes | None = None
 
 
 class Gateway:
@@ -268,6 +278,7 @@ class Gateway:
         max_body_bytes: int = 33_554_432,
         receipts: bool = False,
         renames: bool = False,
+        table: Table | None = None,
     ) -> None:
         self._loop = loop
         self.gate: Final = gate
@@ -282,6 +293,9 @@ class Gateway:
         self._spool = spool
         self.receipts: Final = receipts
         self.renames: Final = renames
+        self.workload: Final = Workload(
+            degraded("there is no routing table") if table is None else table, self.can_take
+        )
         self.exchanges: set[Exchange] = set()
         self.stopping = False
         self.time: Callable[[], float] = time.monotonic
@@ -415,7 +429,7 @@ class Gateway:
             if not client.may_use(alias):
                 raise Refused(403, "model_not_allowed", "this credential may not use the model", param="model")
             if special is None:
-                snapshot, tier_id, runtime = self.resolve(alias)
+                snapshot, tier_id, runtime = self.resolve(alias, context, request)
             else:
                 tier_id, runtime, context.kind = special.tier_id, special, purpose
             self.check_request(context, request, runtime)
@@ -427,7 +441,10 @@ class Gateway:
             Exchange(self, connection, context, request, alias, tier_id, snapshot, runtime).begin()
         except Refused as refused:
             self.refused(context, alias, tier_id, "refused", refused.status, refused.code)
-            self.send_refusal(connection, context, refused)
+            receipt = b""
+            if self.receipts and alias is not None and tier_id is not None:
+                receipt = self.receipt_fields(context, snapshot, alias, tier_id)
+            self.send_refusal(connection, context, refused, receipt=receipt)
 
     def refuse_malformed(self, connection: Connection, head: RequestHead | None, status: int, message: str) -> None:
         """A request that cannot be read."""
@@ -443,12 +460,40 @@ class Gateway:
 
     # -- shared with exchanges -----------------------------------------------------------------------------------
 
-    def resolve(self, alias: str) -> tuple[Snapshot, str, TierRuntime]:
-        """The current snapshot, the tier that the alias selects, and its runtime: one consistent view."""
+    def resolve(
+        self, alias: str, context: Context, request: ChatRequest | FormRequest
+    ) -> tuple[Snapshot, str, TierRuntime]:
+        """The current snapshot, the tier that the alias selects, and its runtime: one consistent view.
+
+        For a family alias the tier is decided here, from the request and the family's leases at this instant, and the
+        decision is left in the context.
+        """
         snapshot = self.gate.snapshot
         target = snapshot.projection.aliases[alias]
-        tier_id = target.tier if isinstance(target, TierTarget) else target.natural
+        if type(target) is TierTarget:
+            tier_id = target.tier
+            context.family, context.routing = False, None
+        else:
+            assert context.endpoint is not None
+            assert isinstance(request, ChatRequest)
+            context.family = True
+            tier_id, context.routing = self.workload.choose(
+                snapshot.families[alias], snapshot, context.endpoint.name, request, context.head
+            )
         return snapshot, tier_id, snapshot.runtimes[tier_id]
+
+    def falls_back(self, alias: str) -> bool:
+        """Whether the alias asks for another tier where the chosen one cannot serve."""
+        route = self.gate.snapshot.families.get(alias)
+        return route is not None and bool(route.fallback_of)
+
+    def can_take(self, runtime: TierRuntime) -> bool:
+        """Whether the tier could start or queue a request now."""
+        return (
+            runtime.gate.refusal is None
+            and self.readiness.is_ready(runtime.tier_id, runtime.generation)
+            and not runtime.full
+        )
 
     def check_request(self, context: Context, request: ChatRequest | FormRequest, runtime: TierRuntime) -> None:
         """What the tier's definition forbids.
@@ -486,6 +531,7 @@ class Gateway:
         total_s = time.monotonic() - context.started
         total_ms = int(total_s * 1000)
         endpoint = context.endpoint
+        self.count_decision(context)
         if self.ledger is not None and endpoint is not None and context.client is not None:
             self.ledger.refuse(
                 refused_row(context, alias, tier_id, total_ms, snapshot),
@@ -515,10 +561,12 @@ class Gateway:
         close: bool = False,
         on_length: Callable[[int], None] | None = None,
         snapshot: Snapshot | None = None,
+        receipt: bytes = b"",
     ) -> None:
         """Write an error in the caller's dialect.
 
         Args:
+            receipt: Header lines about the route that the request took as far as it came.
             on_length: Learns the length of its body before it is written.
             snapshot: The routes that the request was judged against; None is the current ones.
         """
@@ -527,7 +575,7 @@ class Gateway:
             b"application/problem+json" if context.dialect is Dialect.PROBLEM else b"application/json",
             context.request_id.encode(),
         )
-        fields += revision_field(self.gate.snapshot if snapshot is None else snapshot)
+        fields += receipt or revision_field(self.gate.snapshot if snapshot is None else snapshot)
         if context.dialect is Dialect.ANTHROPIC:
             fields += b"request-id: %b\r\n" % context.request_id.encode()
         if refused.status == 401:
@@ -540,13 +588,22 @@ class Gateway:
             on_length(len(body))
         connection.respond(refused.status, fields, body, close=close)
 
-    def receipt_fields(self, snapshot: Snapshot, alias: str, tier_id: str) -> bytes:
+    def count_decision(self, context: Context) -> None:
+        """Count what was decided about a request that is over; nothing for other aliases than a family's."""
+        routing = context.routing
+        if routing is not None and self.metrics is not None:
+            decision = routing.decision
+            self.metrics.decided(decision.model_family, decision.outcome, decision.rule_id, decision.gap)
+
+    def receipt_fields(self, context: Context, snapshot: Snapshot, alias: str, tier_id: str) -> bytes:
         """Header lines about the route that a request took."""
         fields = revision_field(snapshot)
         if self.receipts:
             fields += b"x-sndr-alias: %b\r\nx-sndr-tier: %b\r\n" % (alias.encode(), tier_id.encode())
             if snapshot.effective_route_sha256 is not None:
                 fields += b"x-sndr-route-sha256: %b\r\n" % snapshot.effective_route_sha256.encode()
+            if context.routing is not None:
+                fields += context.routing.fields
         return fields
 
     def cut_all(self) -> int:

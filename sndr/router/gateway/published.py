@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sndr.router.core.admission import Admission, Refusal, TierRuntime
+from sndr.router.core.family import Presets, compile_families
 from sndr.router.core.projection import TierTarget, tier_sha256
 from sndr.router.core.snapshot import Snapshot
 
@@ -40,10 +41,13 @@ class Published:
             runtime.retire()
         aliases = snapshot.projection.aliases
         for alias, target in before.projection.aliases.items():
-            if isinstance(target, TierTarget) and aliases.get(alias) != target:
-                runtime = before.runtimes[target.tier]
-                if runtime.queued:
-                    runtime.turn_away(Refusal.MOVED)
+            if aliases.get(alias) != target:
+                family = before.families.get(alias)
+                tiers = (target.tier,) if isinstance(target, TierTarget) else () if family is None else family.tiers
+                for tier_id in tiers:
+                    runtime = before.runtimes[tier_id]
+                    if runtime.queued:
+                        runtime.turn_away(Refusal.MOVED)
         return retired
 
 
@@ -58,11 +62,13 @@ def build_snapshot(
     route_revision: int | None = None,
     effective_route_sha256: str | None = None,
     replaced: Collection[str] = (),
+    presets: Presets | None = None,
 ) -> Snapshot:
     """A snapshot of these routes; nothing is published.
 
     A tier whose definition is the same in `previous` keeps its runtime, and with it its slots, counters and queue. Any
-    other tier, and each of `replaced`, gets a new one whose generation is the revision.
+    other tier, and each of `replaced`, gets a new one whose generation is the revision. `presets` are those of the
+    routing table, for family aliases.
     """
     runtimes: dict[str, TierRuntime] = {}
     for tier_id, spec in projection.tiers.items():
@@ -78,7 +84,14 @@ def build_snapshot(
             queue_limit=queue_limit,
             backend=backend(tier_id, spec),
         )
-    return Snapshot(authority_id, route_revision, effective_route_sha256, projection, MappingProxyType(runtimes))
+    return Snapshot(
+        authority_id,
+        route_revision,
+        effective_route_sha256,
+        projection,
+        MappingProxyType(runtimes),
+        compile_families(projection, presets or {}, admission.gate),
+    )
 
 
 def _is_same(one: Tier, other: Tier) -> bool:

@@ -16,6 +16,7 @@ from sndr.router.core.admission import Lease, Refusal, TierRuntime
 from sndr.router.core.projection import thaw
 from sndr.router.core.usage import FinishRow, StartRow, refusal
 from sndr.router.gateway.journal import RequestLine
+from sndr.router.gateway.workload import HINT_FIELDS
 from sndr.router.net.upstream import Call, Failure
 from sndr.router.wire.openai_api import Dialect, Refused, encode_error_event
 from sndr.router.wire.sse import AnswerRename, EventRename, Scan, StreamTail, UsageFilter, scan_json
@@ -66,6 +67,8 @@ _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"content-length", b"x-request-id", b"request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate",
     b"alt-svc",
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
+    b"x-sndr-workload", b"x-sndr-length", b"x-sndr-mode", b"x-sndr-outcome", b"x-sndr-rule", b"x-sndr-evidence-tag",
+    b"x-sndr-gap",
 }  # fmt: skip
 _ABSENT: Final = Scan()
 _ANTHROPIC: Final = Dialect.ANTHROPIC  # an enum's member costs 0.3 us each time it is asked for by its class
@@ -148,24 +151,30 @@ class Backend:
         endpoint = context.endpoint
         assert endpoint is not None
         memo = head.memo
-        if memo.fields is None:
-            memo.fields = _sent_on(head)
+        if context.family:
+            fields = memo.fields_without_hints
+            if fields is None:
+                fields = memo.fields_without_hints = _sent_on(head, HINT_FIELDS)
+        else:
+            fields = memo.fields
+            if fields is None:
+                fields = memo.fields = _sent_on(head)
         query = b"?" + head.query.encode() if head.query else b""
         return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             self._origin_line if endpoint.at_origin else self._base,
             endpoint.upstream_path,
             query,
             self._tail,
-            memo.fields,
+            fields,
             context.request_id.encode(),
             len(body) + more,
             body,
         )
 
 
-def _sent_on(head: RequestHead) -> bytes:
-    """The client's fields that the server gets to see."""
-    dropped = _NOT_SENT_ON | head.options
+def _sent_on(head: RequestHead, ours: frozenset[bytes] = frozenset()) -> bytes:
+    """The client's fields that the server gets to see; none of `ours`."""
+    dropped = _NOT_SENT_ON | head.options | ours
     return b"".join([line for name, _, line in head.headers if name not in dropped])
 
 
@@ -278,7 +287,7 @@ class Exchange:
         self._resolve()
 
     def _resolve(self) -> None:
-        self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias)
+        self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias, self._context, self._request)
         self._gateway.check_request(self._context, self._request, self._runtime)
 
     def admitted(self, lease: Lease) -> None:
@@ -315,7 +324,7 @@ class Exchange:
                     snapshot.authority_id,
                     snapshot.route_revision,
                     snapshot.effective_route_sha256,
-                    None,
+                    None if context.routing is None else context.routing.text,
                 ),
             ),
             self._accounted,
@@ -328,6 +337,8 @@ class Exchange:
                 self._resolve()
             elif refusal is Refusal.RETIRED:
                 self._resolve_again()
+            elif self._context.family and self._gateway.falls_back(self._alias):
+                self._resolve()
             else:
                 raise closed_error(refusal)
             self._acquire()
@@ -358,6 +369,7 @@ class Exchange:
             default=backend.default,
             output_limit=limit,
             ask_usage=ask_usage,
+            without_hints=self._context.family,
         )
         self._hides_usage = ask_usage
         self._body = backend.request(self._context, body, request.source_bytes)
@@ -395,7 +407,7 @@ class Exchange:
         if context.dialect is _ANTHROPIC:
             fields += b"request-id: %b\r\n" % context.request_id.encode()
         if gateway.receipts or self._snapshot.route_revision is not None:
-            fields += gateway.receipt_fields(self._snapshot, self._alias, self._tier_id)
+            fields += gateway.receipt_fields(context, self._snapshot, self._alias, self._tier_id)
         length = head.content_length
         content_type = head.fields.get(b"content-type", b"")[:17].lower()
         self._stream = is_stream = content_type == b"text/event-stream"
@@ -597,12 +609,22 @@ class Exchange:
             self._gateway.refused(
                 context, self._alias, self._tier_id, "refused", refused.status, refused.code, self._snapshot
             )
-            self._gateway.send_refusal(self._connection, context, refused, snapshot=self._snapshot)
+            self._gateway.send_refusal(
+                self._connection, context, refused, snapshot=self._snapshot, receipt=self._receipt()
+            )
             return
         self._state = _ENDING
         self._gateway.send_refusal(
-            self._connection, context, refused, on_length=self._count_bytes, snapshot=self._snapshot
-        )
+            self._connection, context, refused, on_length=self._count_bytes, snapshot=self._snapshot,
+            receipt=self._receipt(),
+        )  # fmt: skip
+
+    def _receipt(self) -> bytes:
+        """Header lines of a refusal, where they are asked for."""
+        gateway = self._gateway
+        if not gateway.receipts:
+            return b""
+        return gateway.receipt_fields(self._context, self._snapshot, self._alias, self._tier_id)
 
     def _count_bytes(self, length: int) -> None:
         self._response_bytes = length
@@ -654,6 +676,7 @@ class Exchange:
                 ),
             )
         lease.release()
+        gateway.count_decision(context)
         endpoint = context.endpoint
         assert endpoint is not None
         if gateway.metrics is not None:
@@ -697,7 +720,7 @@ def refused_row(context: Context, alias: str | None, tier_id: str | None, end_ms
     return StartRow(
         context.wall_ms, context.request_id, end_ms, context.request_bytes, None, context.client_id, context.kind,
         endpoint.name, 0, alias, tier_id, None, snapshot.authority_id, snapshot.route_revision,
-        snapshot.effective_route_sha256, None,
+        snapshot.effective_route_sha256, None if context.routing is None else context.routing.text,
     )  # fmt: skip
 
 

@@ -225,6 +225,7 @@ class FormRequest:
         default: Mapping[str, bytes] | None = None,  # noqa: ARG002 - the same
         output_limit: int | None = None,  # noqa: ARG002 - a form has no limit on tokens
         ask_usage: bool = False,  # noqa: ARG002 - nor a way to ask for counts
+        without_hints: bool = False,  # noqa: ARG002 - nor hints: no alias of a family is looked for
     ) -> bytes:
         """The body for the server; empty where `source` has it. Every byte but the model's name is the client's."""
         form, upload = self._form, self._upload

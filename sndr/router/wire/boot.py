@@ -26,7 +26,7 @@ from sndr.router.core import projection
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.listener import Listener, is_loopback, is_own_listener, parse_listener
 from sndr.router.wire import boot_model
-from sndr.router.wire.boot_model import Boot, Client, PurposeModel, Router, Server
+from sndr.router.wire.boot_model import Boot, Client, FamilyLeaf, PurposeModel, Router, Server
 from sndr.router.wire.toml_keys import KeyLines, KeyPath, locate, show
 
 __all__ = ["NOT_BUILT", "BootConfig", "BootError", "Finding", "Paths", "Purpose", "Secrets", "load", "parse"]
@@ -41,8 +41,6 @@ NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
         "server.tls_key": "TLS listeners are not available in this release; put a TLS proxy in front",
         "server.trusted_proxies": "forwarding headers are not read in this release",
         "server.cors.allow_origins": "cross-origin answers are not available in this release",
-        "router.family_routes": "routing by workload is not available in this release",
-        "router.routing_table": "routing by workload is not available in this release",
     }
 )
 """Keys of the format that this release understands and cannot honour: refused unless they are left at their default."""
@@ -98,6 +96,10 @@ class Secrets:
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} hidden)"
 
+    def left_out(self, env: Mapping[str, str]) -> dict[str, str]:
+        """An environment without the variables that hold credentials."""
+        return {name: value for name, value in env.items() if name not in self._values}
+
     def get(self, name: str | None) -> str | None:
         """Value of the variable, or None when the name is None or was not resolved."""
         return None if name is None else self._values.get(name)
@@ -113,6 +115,7 @@ class Paths:
     route_state: str | None
     tls_cert: str | None
     tls_key: str | None
+    routing_table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +441,7 @@ class _Check:
         self._check_clients()
         self._check_credentials()
         self._check_files()
+        self._check_table()
 
     def _not_built(self) -> None:
         for dotted, reason in NOT_BUILT.items():
@@ -476,8 +480,11 @@ class _Check:
                 target = alias.target.get("natural") if isinstance(alias.target, dict) else alias.target
                 if isinstance(target, str):
                     named.add(target)
+        families = bool(self.router.get("family_routes"))
         for index, tier in self.tiers:
             name = tier.get("id")
+            if families and tier.get("preset"):
+                continue  # a family alias may lead here: the routing table decides
             if isinstance(name, str) and _TIER_ID.match(name) and name not in named:
                 self.add(("router", "tiers", index), f"no route names the tier {name}; add it to [router.model_routes]")
 
@@ -494,9 +501,40 @@ class _Check:
             self.aliases[alias.name] = alias
         if table == "model_routes" and isinstance(alias.target, dict):
             self.add(alias.path, "a route with a family belongs into [router.family_routes]")
-        if isinstance(alias.target, str) and alias.target not in ids:
+        if table == "family_routes":
+            self._check_family(alias, ids)
+        elif isinstance(alias.target, str) and alias.target not in ids:
             known = f"; tiers: {', '.join(_safe(name) for name in ids[:16])}" if ids else ""
             self.add(alias.path, f"there is no tier {_safe(alias.target)}{_nearest(alias.target, ids) or known}")
+
+    def _check_family(self, alias: _Alias, ids: Sequence[str]) -> None:
+        if not isinstance(alias.target, dict):
+            self.add(alias.path, "must be a table with the keys family and natural")
+            return
+        try:
+            FamilyLeaf.model_validate(alias.target)
+        except ValidationError as exc:
+            for error in exc.errors(include_url=False):
+                error["loc"] = (*alias.path, *error["loc"])
+                if error["type"] == "extra_forbidden":
+                    name = str(error["loc"][-1])
+                    allowed = sorted(FamilyLeaf.model_fields)
+                    self.add(
+                        error["loc"], f"unknown key{_nearest(name, allowed) or '; allowed: ' + ', '.join(allowed)}"
+                    )
+                else:
+                    self._structure_finding(error)
+            return
+        natural = alias.target["natural"]
+        if natural not in ids:
+            known = f"; tiers: {', '.join(_safe(name) for name in ids[:16])}" if ids else ""
+            path = (*alias.path, "natural")
+            self.add(path, f"there is no tier {_safe(natural)}{_nearest(natural, ids) or known}")
+
+    def _check_table(self) -> None:
+        table = self.router.get("routing_table")
+        if isinstance(table, dict) and ("path" in table) == ("command" in table):
+            self.add(("router", "routing_table"), "needs exactly one of path and command")
 
     def _check_purposes(self) -> None:
         for at, entry in self.purposes:
@@ -689,6 +727,7 @@ class _Check:
                 route_state=place(server.route_state_path),
                 tls_cert=place(server.tls_cert),
                 tls_key=place(server.tls_key),
+                routing_table=None if boot.router.routing_table is None else place(boot.router.routing_table.path),
             ),
             projection=routes,
             purposes=tuple(_purpose(keys) for keys in (*boot.router.purpose_models, *boot.router.audio_routes)),
@@ -710,10 +749,14 @@ class _Check:
             tiers[name] = tier
             index_of[name] = index
         aliases = {
-            name: {"tier": alias.target} if isinstance(alias.target, str) else alias.target
+            name: {"tier": alias.target} if isinstance(alias.target, str) else _family(alias.target)
             for name, alias in self.aliases.items()
         }
         return {"aliases": aliases, "tiers": tiers}, index_of
+
+
+def _family(target: object) -> object:
+    return {"on_unready": "refuse", **target} if isinstance(target, dict) else target
 
 
 def _purpose(keys: PurposeModel) -> Purpose:

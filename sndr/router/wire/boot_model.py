@@ -248,10 +248,25 @@ class AudioRoute(PurposeModel):
 
 
 class RoutingTable(_Table):
-    """Where the routing table comes from; read once, before the listeners open."""
+    """Where the routing table comes from; read once at start, before anything is locked or listened on."""
 
-    path: Path | None = Field(default=None, description="A file with the routing table's JSON.")
-    command: list[Text] | None = Field(default=None, min_length=1, description="A command that prints it.")
+    path: Path | None = Field(
+        default=None, description="A file with the routing table's JSON. Either this or `command`."
+    )
+    command: list[Text] | None = Field(
+        default=None,
+        min_length=1,
+        description="A command that prints it, without a shell, in the boot file's directory, without the credentials"
+        " that the boot file names.",
+    )
+    timeout_s: Seconds = Field(default=10.0, description="Longest time that the command may take.")
+    max_bytes: Count = Field(default=1 << 20, le=1 << 26, description="Largest table that is read.")
+    on_table_error: Literal["natural", "refuse", "drop"] = Field(
+        default="natural",
+        description="A table that is unreadable or invalid: `natural` does not use it (one warning, family aliases lead"
+        " to their natural tiers), `refuse` does not start (exit 2), `drop` uses what the contract's loader can use of"
+        " it. A table of an unknown version is never used and never a reason not to start.",
+    )
 
 
 class Router(_Table):
@@ -278,7 +293,9 @@ class Router(_Table):
     family_routes: FamilyRoutes = Field(default=FamilyRoutes({}), description="Alias to model family.")
     purpose_models: list[PurposeModel] = Field(default=[], description="Embedding and rerank models.")
     audio_routes: list[AudioRoute] = Field(default=[], description="Speech models.")
-    routing_table: RoutingTable | None = Field(default=None, description="Where the routing table comes from.")
+    routing_table: RoutingTable | None = Field(
+        default=None, description="Where the routing table comes from. Absent: family aliases lead to `natural`."
+    )
 
 
 class Boot(_Table):

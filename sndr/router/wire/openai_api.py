@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from sndr.contract import HINT_MEMBERS
 from sndr.errors import RequestError
 
 __all__ = ["ChatRequest", "Dialect", "Refused", "Usage", "encode_error", "encode_error_event", "error_type", "parse",
@@ -76,6 +77,28 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode: Final = msgspec.json.encode
 _TOKENS_MEMBERS: Final = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 _READ: Final = _TOKENS_MEMBERS | {"model", "stream", "stream_options", "tools", "functions", "background"}
+_HINTS: Final = frozenset(HINT_MEMBERS)
+
+
+class _Typed(msgspec.Struct):
+    """What routing looks at in a response format."""
+
+    type: Any = None
+
+
+class _Formatted(msgspec.Struct):
+    format: _Typed | None = None
+
+
+class _Extra(msgspec.Struct):
+    expected_length: Any = None
+    category: Any = None
+
+
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+_FORMATTED: Final = msgspec.json.Decoder(_Formatted)
+_EXTRA: Final = msgspec.json.Decoder(_Extra)
+_ANYTHING: Final = msgspec.json.Decoder()
 _OPENING: Final = {
     name: b'"' + name.encode() + b'":'
     for name in (
@@ -158,6 +181,7 @@ class ChatRequest:
         default: Mapping[str, bytes] | None = None,
         output_limit: int | None = None,
         ask_usage: bool = False,
+        without_hints: bool = False,
     ) -> bytes:
         """The body for the model server.
 
@@ -167,6 +191,7 @@ class ChatRequest:
             default: Members (as JSON) for those that the client did not send.
             output_limit: Upper bound for every limit on output tokens that is present.
             ask_usage: Ask for the token counts of the stream.
+            without_hints: Leave out the hints about the workload, which only the gateway reads.
         """
         parts: list[Any] = []
         add = parts.append
@@ -174,6 +199,11 @@ class ChatRequest:
         asked = False
         for key, raw in self._members.items():
             name = key.name
+            if without_hints:
+                if name in _HINTS:
+                    continue
+                if name == "extra_body":
+                    raw = _without_hints(raw)
             if present is not None:
                 if force and name in force:
                     continue
@@ -200,10 +230,60 @@ class ChatRequest:
         parts[-1] = parts[-1][:-1] if len(parts[-1]) > 1 else b""
         return b"{" + b"".join(parts) + b"}"
 
+    def read(self, names: frozenset[str]) -> dict[str, Any]:
+        """Values of these members, decoded as far as the decision about the workload looks; of repeated ones the last.
+
+        A value that cannot be decoded is None: every JSON library sees something else in it.
+        """
+        found: dict[str, Any] = {}
+        for key, raw in self._members.items():
+            name = key.name
+            if name in names:
+                found[name] = _look(name, raw)
+        return found
+
     @staticmethod
     def _exceeds(raw: msgspec.Raw, limit: int) -> bool:
         text = bytes(raw)
         return text != b"null" and int(_INTEGER.decode(text)) > limit
+
+
+def _look(name: str, raw: msgspec.Raw) -> Any:
+    """A member as far as the decision about the workload looks at it; prompts and schemas are not decoded."""
+    try:
+        if name == "tools":
+            text = bytes(raw)
+            return [None] if text[:1] == b"[" and text[1:-1].strip(b" \t\r\n") else None
+        if name == "response_format":
+            return {"type": _TYPED.decode(raw).type}
+        if name == "extra_body":
+            extra = _EXTRA.decode(raw)
+            return {"expected_length": extra.expected_length, "category": extra.category}
+        if name in ("text", "output_config"):
+            inner = _FORMATTED.decode(raw).format
+            return {"format": None if inner is None else {"type": inner.type}}
+        return _ANYTHING.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None if name in ("extra_body", "tools") else _other(name, raw)
+
+
+def _other(name: str, raw: msgspec.Raw) -> Any:
+    """A member that is not of its usual shape, whole."""
+    try:
+        return _ANYTHING.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {} if name in ("response_format", "text", "output_config") else None
+
+
+def _without_hints(raw: msgspec.Raw) -> Any:
+    """An `extra_body` without hints; every other member keeps its bytes, and so does a value without any."""
+    if bytes(raw)[:1] != b"{":
+        return raw
+    members = _MEMBERS.decode(raw)
+    kept = [(key.name, value) for key, value in members.items() if key.name not in _HINTS]
+    if len(kept) == len(members):
+        return raw
+    return b"{" + b",".join([_encode(name) + b":" + bytes(value) for name, value in kept]) + b"}"
 
 
 def parse(body: bytes) -> ChatRequest:

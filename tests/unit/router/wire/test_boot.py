@@ -128,8 +128,6 @@ def test_what_this_release_cannot_do_is_refused_and_not_ignored(key: str) -> Non
     value = {
         "trusted_proxies": '["10.0.0.0/8"]',
         "allow_origins": '["https://x.example"]',
-        "family_routes": '{ x = { family = "f", natural = "a" } }',
-        "routing_table": '{ path = "t.json" }',
     }.get(name, '"/x"')
     found = faults(f"[{table}]\n{name} = {value}\n{TIER}{ROUTE}")
     assert f"f.toml:2: {key}: {boot.NOT_BUILT[key]}; remove the key" in found

@@ -1,0 +1,108 @@
+"""Family aliases compiled for one snapshot: which tier runs which preset, and whose requests count as the family's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from sndr.router.core.projection import FamilyTarget, OnUnready, Projection
+
+if TYPE_CHECKING:
+    from sndr.router.core.admission import TierGate
+
+__all__ = ["FamilyRoute", "PresetRow", "Presets", "compile_families", "tiers_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """What routing needs to know of a preset within its family.
+
+    Attributes:
+        depth: Speculative depth (K); None where the table does not say.
+        is_default: It is the default of its family.
+    """
+
+    depth: int | None
+    is_default: bool
+
+
+Presets: TypeAlias = Mapping[str, Mapping[str, PresetRow]]
+"""Family -> preset -> what is known of it; empty for a table that is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRoute:
+    """One family alias.
+
+    Attributes:
+        family: Model family.
+        natural: Tier for everything that the table sends nowhere.
+        tier_of: Preset -> the tier that runs it.
+        fallback_of: Preset -> the tier of the family's default, for presets whose requests may go there when their
+            own tier cannot take them. Empty unless the alias asks for it.
+        tiers: All tiers of the family, whichever alias leads to them.
+        gates: Their gates.
+    """
+
+    family: str
+    natural: str
+    tier_of: Mapping[str, str]
+    fallback_of: Mapping[str, str]
+    tiers: tuple[str, ...]
+    gates: tuple[TierGate, ...]
+
+    def in_flight(self) -> int:
+        """Requests of the family that hold a lease, plus the one that asks."""
+        return 1 + sum([gate.leases for gate in self.gates])
+
+
+def tiers_of(family: str, projection: Projection, presets: Presets) -> tuple[str, ...]:
+    """Tiers of a family: those that run one of its presets, and the natural tiers of its aliases; sorted."""
+    rows = presets.get(family, {})
+    found = {tier_id for tier_id, tier in projection.tiers.items() if tier.preset in rows}
+    found |= {t.natural for t in projection.aliases.values() if isinstance(t, FamilyTarget) and t.family == family}
+    return tuple(sorted(found))
+
+
+def compile_families(
+    projection: Projection, presets: Presets, gate: Callable[[str], TierGate]
+) -> Mapping[str, FamilyRoute]:
+    """Every family alias of these routes.
+
+    Where two tiers run the same preset, the natural tier is preferred, then one of the family, then the first by id:
+    the choice depends on nothing but the routes.
+    """
+    compiled = {}
+    for alias, target in projection.aliases.items():
+        if isinstance(target, FamilyTarget):
+            tiers = tiers_of(target.family, projection, presets)
+            tier_of: dict[str, str] = {}
+            for tier_id in (target.natural, *tiers, *projection.tiers):
+                preset = projection.tiers[tier_id].preset
+                if preset is not None:
+                    tier_of.setdefault(preset, tier_id)
+            compiled[alias] = FamilyRoute(
+                target.family,
+                target.natural,
+                MappingProxyType(tier_of),
+                MappingProxyType(_fallbacks(target, tier_of, presets.get(target.family, {}))),
+                tiers,
+                tuple(gate(tier_id) for tier_id in tiers),
+            )
+    return MappingProxyType(compiled)
+
+
+def _fallbacks(target: FamilyTarget, tier_of: Mapping[str, str], rows: Mapping[str, PresetRow]) -> dict[str, str]:
+    """Never from no speculation up to speculation: a depth that is not known is taken for the unfavourable one."""
+    default = next((key for key, row in rows.items() if row.is_default), None)
+    if target.on_unready is not OnUnready.FAMILY_DEFAULT or default is None or default not in tier_of:
+        return {}
+    default_depth = rows[default].depth
+    is_flat = default_depth is not None and default_depth <= 1
+    return {
+        key: tier_of[default]
+        for key, tier_id in tier_of.items()
+        if tier_id != tier_of[default] and (is_flat or (key in rows and (rows[key].depth or 1) > 1))
+    }

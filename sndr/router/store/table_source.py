@@ -1,0 +1,142 @@
+"""Where a routing table comes from: a file, or a command that prints it. Read once, with limits on time and size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sndr.router.wire.routing_table import OnTableError, TableState, judge, no_table, stated_sha256, unread
+
+__all__ = ["SourceError", "load", "read_file", "run_command", "sha256_on_disk"]
+
+_PIECE: Final = 65_536
+
+
+class SourceError(Exception):
+    """The source gave no table; the text says why, in words that fit behind its name."""
+
+
+def read_file(path: str, max_bytes: int) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        SourceError: It cannot be read, is not a regular file, or is too large.
+    """
+    try:
+        # Not blocking: opening a FIFO must not wait for somebody who writes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise SourceError(getattr(error, "strerror", None) or "not a path") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SourceError("not a regular file")
+        data = b""
+        while len(data) <= max_bytes and (piece := os.read(descriptor, _PIECE)):
+            data += piece
+    except OSError as error:
+        raise SourceError(error.strerror or "cannot be read") from None
+    finally:
+        os.close(descriptor)
+    if len(data) > max_bytes:
+        raise SourceError(f"larger than {max_bytes} bytes")
+    return data
+
+
+def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes:
+    """What a command prints. It gets no input; its standard error is not looked at.
+
+    Args:
+        env: Its environment; the caller leaves out what is secret.
+
+    Raises:
+        SourceError: It cannot be started, prints too much, takes too long, or fails. It is gone by then, with
+            everything that it started in its process group.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the operator's own boot file names it
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot be started: {getattr(error, 'strerror', None) or 'not a command'}") from None
+    assert process.stdout is not None
+    try:
+        data = _collect(process, time.monotonic() + timeout_s, timeout_s, max_bytes)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+    if process.returncode:
+        raise SourceError(f"ended with exit code {process.returncode}")
+    return data
+
+
+def _collect(process: subprocess.Popen[bytes], deadline: float, timeout_s: float, max_bytes: int) -> bytes:
+    assert process.stdout is not None
+    data = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise SourceError(f"took longer than {timeout_s:g} s")
+            piece = os.read(process.stdout.fileno(), _PIECE)
+            if not piece:
+                break
+            data += piece
+            if len(data) > max_bytes:
+                raise SourceError(f"printed more than {max_bytes} bytes")
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"took longer than {timeout_s:g} s") from None
+    return data
+
+
+def load(
+    *,
+    path: str | None,
+    command: Sequence[str] | None,
+    cwd: str,
+    env: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int,
+    on_error: OnTableError,
+) -> TableState:
+    """Read the table from a file, or else from a command, and judge it. Never raises for what the source does."""
+    if path is not None:
+        source = path
+    elif command is not None:
+        source = command[0]
+    else:
+        return no_table()
+    try:
+        if path is not None:
+            data = read_file(path, max_bytes)
+        else:
+            assert command is not None
+            data = run_command(command, cwd=cwd, env=env, timeout_s=timeout_s, max_bytes=max_bytes)
+    except SourceError as error:
+        return unread(source, str(error), on_error)
+    return judge(source, data, on_error)
+
+
+def sha256_on_disk(path: str, max_bytes: int) -> str | None:
+    """Content hash of what the file holds now; None when it holds no table. For a comparison, never to be applied."""
+    try:
+        return stated_sha256(read_file(path, max_bytes))
+    except SourceError:
+        return None

@@ -1,0 +1,147 @@
+"""The routing table as the gateway takes it: bytes in, a table in force or a degraded one out, and why.
+
+A table is judged once, before anything is locked or bound. What is wrong with it costs no request: it is then not used
+at all and every request goes where its alias leads by itself, unless the boot file asks for a refusal to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+from sndr.contract import (
+    SCHEMA_VERSION,
+    UNKNOWN_FAMILY,
+    Finding,
+    Table,
+    check_table,
+    content_sha256,
+    degraded,
+    load,
+    parse_json,
+)
+from sndr.router.core.family import PresetRow, Presets
+from sndr.router.core.projection import FamilyTarget, Projection
+
+__all__ = ["NO_TABLE", "OnTableError", "TableState", "judge", "no_table", "stated_sha256", "unbound", "unread"]
+
+OnTableError = Literal["natural", "refuse", "drop"]
+NO_TABLE: Final = "no routing table is configured: family aliases lead to their natural tiers"
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table and what became of it; never changes while the process lives.
+
+    Attributes:
+        source: The file's path, or the command's first word; None without a table.
+        table: What decides; degraded when the source gave nothing that may be used.
+        sha256: Hash of the content as it was computed here; None when there is no JSON object.
+        findings: What the contract's checks said; not empty means that the table is invalid.
+        fatal: The boot file asks that the gateway does not start with this table.
+    """
+
+    source: str | None
+    table: Table
+    sha256: str | None
+    findings: tuple[Finding, ...] = ()
+    fatal: bool = False
+
+    @property
+    def presets(self) -> Presets:
+        """Rows of a table in force; of rows of a family with the same key the first."""
+        families: dict[str, dict[str, PresetRow]] = {}
+        for preset in () if self.table.degraded is not None else self.table.presets:
+            if preset.model_family != UNKNOWN_FAMILY:
+                default = self.table.default_preset(preset.model_family)
+                families.setdefault(preset.model_family, {}).setdefault(
+                    preset.preset_key,
+                    PresetRow(preset.spec_decode_K, default is not None and default.preset_key == preset.preset_key),
+                )
+        return MappingProxyType({family: MappingProxyType(rows) for family, rows in families.items()})
+
+
+def no_table() -> TableState:
+    """For a gateway whose boot file names no table."""
+    return TableState(None, degraded(NO_TABLE), None)
+
+
+def unread(source: str, reason: str, on_error: OnTableError) -> TableState:
+    """For a source that gave no bytes."""
+    text = f"routing table {source} unreadable ({reason}): family aliases lead to their natural tiers"
+    return TableState(source, degraded(text), None, fatal=on_error == "refuse")
+
+
+def judge(source: str, data: bytes, on_error: OnTableError) -> TableState:
+    """Load a table and decide whether it is used.
+
+    Args:
+        on_error: `natural` does not use a table with findings; `refuse` neither, and the gateway must not start;
+            `drop` uses what the contract's loader can use of it. A table of another version is never used and never
+            a reason not to start.
+    """
+    try:
+        obj = parse_json(data)
+    except ValueError as error:
+        return unread(source, str(error), on_error)
+    table = load(obj)
+    sha256 = _sha256(obj)
+    if isinstance(obj, dict) and table.degraded is not None and not _is_known_version(obj.get("schema_version")):
+        return TableState(source, table, sha256)
+    findings = tuple(check_table(obj))
+    if table.degraded is not None:
+        return TableState(source, table, sha256, findings, fatal=on_error == "refuse")
+    if not findings or on_error == "drop":
+        return TableState(source, table, sha256, findings)
+    shown = "; ".join(map(str, findings[:_SHOWN]))
+    more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    text = f"routing table {source} invalid ({shown}{more}): family aliases lead to their natural tiers"
+    return TableState(source, degraded(text), sha256, findings, fatal=on_error == "refuse")
+
+
+def unbound(projection: Projection, table: Table) -> list[str]:
+    """Presets that a decision about a family alias can name and that no tier runs, one sentence each."""
+    if table.degraded is not None:
+        return []
+    bound = {tier.preset for tier in projection.tiers.values()}
+    families = dict.fromkeys(t.family for t in projection.aliases.values() if isinstance(t, FamilyTarget))
+    found = []
+    for family in families:
+        if family not in table.families:
+            found.append(
+                f"family {family}: the routing table has no such family; its aliases lead to their natural tiers"
+            )
+            continue
+        wanted = {rule.preset_key: f"rule {rule.id}" for rule in table.routing_rules if rule.model_family == family}
+        default = table.default_preset(family)
+        if default is not None:
+            wanted.setdefault(default.preset_key, "the family's default")
+        found += [
+            f"family {family}: no tier runs the preset {preset} ({role}): its requests go to the alias's natural tier"
+            for preset, role in wanted.items()
+            if preset not in bound
+        ]
+    return found
+
+
+def stated_sha256(data: bytes) -> str | None:
+    """Content hash of a table's text; None when it is no JSON object."""
+    try:
+        return _sha256(parse_json(data))
+    except ValueError:
+        return None
+
+
+def _sha256(obj: object) -> str | None:
+    if not isinstance(obj, dict):
+        return None
+    try:
+        return content_sha256(obj)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_known_version(version: object) -> bool:
+    return isinstance(version, int | float) and not isinstance(version, bool) and version == SCHEMA_VERSION
