@@ -796,7 +796,7 @@ class _Connection(asyncio.Protocol):
                         record.first_byte_at = time.time()
                     record.bytes_sent += len(step)
                 self._transport.write(step)
-                if self._closed or self._paused:
+                if self._closed or self._paused or self._transport.is_closing():
                     return
             elif isinstance(step, _Sleep):
                 self._timer = self.server.loop.call_later(step.seconds, self._play)

@@ -12,8 +12,9 @@ import pytest
 from tests.conformance.hostile import access, bodies, chunked, framing, limits, slow, syntax
 from tests.conformance.hostile.build import HALF_CLOSE, Case, get
 from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import Answer, Raw, operator_get, wait_idle
+from tests.support.raw import KEY, OPERATOR, Answer, Raw, operator_get, wait_idle
 from tests.support.raw_upstream import RawUpstream, raw_upstream
+from tests.support.secrets import leaks
 
 BOOT = """
 [server]
@@ -62,6 +63,7 @@ def gateway(upstream: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> 
         assert not [line for line in process.lines if line["event"] in ("internal_error", "management_failure")]
         assert len(process.raw) == len(process.lines), [text for text in process.raw if not text.startswith("{")]
         assert process.stop() == 0
+        assert not leaks([KEY, OPERATOR, "s3cret"], directory=path.parent, texts={"log": "".join(process.raw)})
 
 
 def converse(url: str, case: Case) -> list[Answer]:

@@ -11,8 +11,9 @@ import pytest
 from tests.conformance.hostile import upstream_answers, upstream_framing
 from tests.conformance.hostile.build import Lie
 from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import Raw, ask, operator_get, request, wait_idle
+from tests.support.raw import KEY, OPERATOR, Raw, ask, operator_get, request, wait_idle
 from tests.support.raw_upstream import DEFAULT_BODY, RawUpstream, raw_upstream
+from tests.support.secrets import leaks
 
 BOOT = """
 [server]
@@ -57,6 +58,7 @@ def gateway(upstream: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> 
         assert not [line for line in process.lines if line["event"] in ("internal_error", "management_failure")]
         assert not any("SERVER SAID" in text or "SMUGGLED" in text for text in process.raw)
         assert process.stop() == 0
+        assert not leaks([KEY, OPERATOR, "SMUGGLED"], directory=path.parent, texts={"log": "".join(process.raw)})
 
 
 def check(gateway: Gateway, upstream: RawUpstream, name: str, lie: Lie) -> None:
