@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -115,3 +116,26 @@ def test_the_table_of_endpoints_is_complete() -> None:
         kinds = [Kind.CHAT.value] if endpoint.aliases else []
         kinds += [endpoint.purpose] if endpoint.purpose != Kind.CHAT.value else []
         assert ledger == f"`{endpoint.name}`, {' or '.join(f'`{kind}`' for kind in kinds)}"
+
+
+def test_codes_of_answers_are_documented_with_their_status() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8").split("\n## Codes of the gateway's answers\n")[1]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    documented = {row[0].strip("`"): {int(status) for status in row[1].split(", ")} for row in rows}
+    raised: dict[str, set[int]] = {}
+    constants: set[str] = set()
+    for file in [*(ROOT / "sndr/router/gateway").glob("*.py"), ROOT / "sndr/router/wire/openai_api.py",
+                 ROOT / "sndr/router/wire/multipart.py"]:  # fmt: skip
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                constants.add(node.value)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refused":
+                status, code = node.args[:2]
+                if isinstance(status, ast.Constant) and isinstance(code, ast.Constant):
+                    raised.setdefault(code.value, set()).add(status.value)
+    assert len(raised) > 15
+    for code, statuses in raised.items():
+        assert statuses <= documented[code], code
+    assert set(documented) <= constants
