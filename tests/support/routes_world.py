@@ -271,6 +271,11 @@ class RoutesWorld:
         self.ledger.earlier += self.ledger.open + self.ledger.ending + self.ledger.failed
         self.ledger.open, self.ledger.ending, self.ledger.failed = [], [], []
         self.leases = []
+        self._build(record)
+
+    def _build(self, record: rc.Record) -> None:
+        """A gateway's control plane over that record, and everything around it but disk and sockets."""
+        authority = self.authority
         self.admission = Admission()
         self.published = Published(
             build_snapshot(
@@ -367,8 +372,9 @@ class RoutesWorld:
         return await self.apply(await self.preview(**body), **(apply or {}))
 
     async def recover(self, action: str, apply: Mapping[str, object] | None = None, /, **more: object) -> Any:
-        receipt = self.authority.visible_record.transaction
-        if action != "reassert":
+        if action == "reassert":
+            receipt = self.authority.visible_record.transaction
+        else:
             receipt = self.coordinator.machine.receipt
         named = None if receipt is None else receipt.id
         return await self.change(apply, op="recover", transaction_id=named, action=action, **more)

@@ -421,7 +421,11 @@ class Routes:
             checks += await self._check_targets(machine, proposed)
         elif proposed is not None and not isinstance(command, fx.Drain):
             unproven = machine.state is State.UNCERTAIN  # what is proposed there is not checked before it is written
-            advisory = getattr(command, "prepares", False) or getattr(command, "accepts_unready", False) or unproven
+            advisory = (
+                unproven
+                or (isinstance(command, fx.ReplaceTiers) and command.prepares)
+                or (isinstance(command, fx.RollBack) and command.accepts_unready)
+            )
             checks += await self._check_candidates(plan.scope, proposed, blocking=not advisory)
         if isinstance(command, fx.Cancel | fx.Verify):
             # The machine proves again, and a failure there must leave its trace: nothing is forbidden here.

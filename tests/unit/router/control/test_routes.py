@@ -421,6 +421,104 @@ def test_nothing_happens_by_itself(world: RoutesWorld) -> None:
     quiet()
 
 
+def test_a_prepared_rollback_also_needs_its_earlier_servers(world: RoutesWorld) -> None:
+    world.run(world.change(**REPLACE))
+    world.serving["http://127.0.0.1:8001/v1"] = ("m9",)
+    preview = world.run(world.preview(op="rollback", mode="prepare"))
+    assert not preview["applicable"]
+    world.serving["http://127.0.0.1:8001/v1"] = ("m1",)
+    assert world.run(world.change(op="rollback", mode="prepare"))["state"] == "held"
+
+
+@pytest.mark.parametrize("attribute", ["probe", "prove"])
+def test_what_breaks_inside_is_a_failure_like_any_other(world: RoutesWorld, attribute: str) -> None:
+    preview = world.run(world.preview(**(MOVE if attribute == "probe" else REPLACE)))
+
+    async def breaks(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    setattr(world.prober, attribute, breaks)
+    code = world.do(world.apply(preview))
+    assert code == ("target_not_ready" if attribute == "probe" else "identity_unavailable")
+    assert ("internal_error", {"kind": "ZeroDivisionError", "where": "coordinator"}) in world.log
+    assert world.held == (set() if attribute == "probe" else {"a"})
+
+
+@pytest.mark.req("R43", "R49")
+def test_verification_waits_for_a_server_that_does_not_answer_yet(world: RoutesWorld) -> None:
+    world.prober.script.extend([("m2",), ("m2",), None, None, None])
+    receipt = world.run(world.change({"verify_timeout_s": 5}, **REPLACE))
+    assert (receipt["state"], world.loop.time() < 5) == ("completed", True)
+
+
+@pytest.mark.req("R37", "R83")
+@pytest.mark.scenario("S3")
+def test_a_drain_that_ran_out_can_be_waited_for_again(world: RoutesWorld) -> None:
+    got = lease(world)
+    assert world.do(world.change({"drain_timeout_s": 1}, **REPLACE)) == "drain_timeout"
+    assert list(world.routes.standing()["next"]) == ["drain", "resume", "cancel"]
+    assert world.do(world.recover("drain", {"drain_timeout_s": 2})) == "drain_timeout"
+    task = world.background(world.recover("drain", {"drain_timeout_s": 60}))
+    world.pass_time(3)
+    world.finish(got)
+    drained = world.run(_result(task))
+    assert (drained["state"], drained["drain"]["complete"], drained["attention"]) == ("held", True, None)
+    resumed = world.run(world.change(op="resume", transaction_id=drained["transaction_id"]))
+    assert (resumed["state"], resumed["streams"]["in_scope_finished"]) == ("completed", 1)
+
+
+def test_a_recovery_takes_only_what_belongs_to_its_action(world: RoutesWorld) -> None:
+    prepared = world.run(world.change(**PREPARE))
+    recover = {"op": "recover", "transaction_id": prepared["transaction_id"]}
+    assert world.do(world.preview(**recover, action="cancel", evidence={})) == "invalid_change"
+    assert world.do(world.preview(**recover, action="cancel", accept_unready=True)) == "invalid_change"
+    assert world.do(world.preview(op="recover", transaction_id=None, action="cancel")) == "transaction_changed"
+    assert world.do(world.preview(op="recover", transaction_id="other", action="cancel")) == "transaction_changed"
+    assert world.do(world.preview(**recover, action="verify")) == "not_committed"
+    assert world.do(world.preview(**recover, action="drain")) == "invalid_change"
+    assert world.do(world.preview(**recover, action="reassert")) == "transaction_changed"
+    assert world.do(world.preview(op="resume", transaction_id="other")) == "transaction_changed"
+    assert world.run(world.recover("cancel"))["state"] == "cancelled"
+    assert world.do(world.preview(op="rollback")) == "no_previous"
+
+
+@pytest.mark.req("R118", "R86")
+@pytest.mark.parametrize(("ending", "code"), [("cancel", None), ("stop", "shutting_down")])
+def test_whoever_watches_a_drain_is_told_how_it_ended(world: RoutesWorld, ending: str, code: str | None) -> None:
+    from sndr.errors import ControlError
+
+    lease(world)
+    task = world.background(world.change(**REPLACE))
+    world.pass_time(1)
+    watching = world.background(world.routes.watch_drain(900))
+    world.pass_time(1)
+    if ending == "stop":
+        world.run(world.coordinator.stop())
+    else:
+        receipt = world.coordinator.machine.receipt
+        assert receipt is not None
+        world.run(world.change(op="cancel", transaction_id=receipt.id))
+    if code is None:
+        seen = world.run(_result(watching))
+        assert (seen["state"], seen["complete"], seen["timed_out"]) == ("cancelled", False, False)
+    else:
+        with pytest.raises(ControlError, match="stopping"):
+            world.run(_result(watching))
+    with pytest.raises(RefusedError):
+        world.run(_result(task))
+
+
+@pytest.mark.req("R84", "R28")
+def test_a_rollback_of_aliases_needs_no_hold(world: RoutesWorld) -> None:
+    world.run(world.change(op="alias_update", aliases={"y": {"tier": "a"}}))
+    got = lease(world, "y")
+    assert world.do(world.preview(op="rollback", mode="prepare")) == "invalid_change"
+    assert world.do(world.preview(op="rollback", accept_unready=True)) == "not_committed"
+    receipt = world.run(world.change(op="rollback"))
+    assert (receipt["op"], receipt["scope"], world.authority.kinds) == ("rollback", [], ["alias", "alias"])
+    world.finish(got)
+
+
 # --- deliberate faults: each must fail the test that is about it
 
 
