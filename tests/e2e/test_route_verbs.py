@@ -6,10 +6,12 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -256,3 +258,46 @@ def test_a_gateway_that_dies_under_a_change_exits_with_5(tmp_path: Path) -> None
         assert "the outcome is unknown: run sndr router status" in lines[0]
         assert lines[1].startswith("next: sndr router status ")
         assert lines[2].startswith("next: sndr router apply ")
+
+
+def _strace_works() -> bool:
+    strace = shutil.which("strace")
+    if strace is None:
+        return False
+    probe = [strace, "-qq", "-o", os.devnull, "-e", "inject=fsync:error=EIO", "true"]
+    return subprocess.run(probe, capture_output=True, timeout=30, check=False).returncode == 0
+
+
+@contextmanager
+def second_fsync_fails(pid: int) -> Iterator[None]:
+    """From outside of the process: the directory's fsync of its next authority write answers EIO, once."""
+    inject = ["-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=2"]
+    process = subprocess.Popen(["strace", "-f", "-o", os.devnull, *inject, "-p", str(pid)], stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        assert b"attached" in process.stderr.readline()
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stderr.close()
+
+
+@pytest.mark.req("R83", "R89")
+@pytest.mark.skipif(not _strace_works(), reason="needs strace that may trace")
+def test_a_write_of_unknown_outcome_exits_with_4_and_is_asserted_again(tmp_path: Path) -> None:
+    with live(tmp_path) as plane, plane.serving() as (gateway, operator, user):
+        stage = Stage(plane, gateway, operator, user)
+        with second_fsync_fails(gateway.process.pid):
+            done = stage.run("swap", "x=b", "--yes")
+        assert done.returncode == 4
+        assert done.stderr.startswith("sndr router: authority_write_uncertain: ")
+        [command] = re.findall(r"^next: sndr router (recover --action reassert) ", done.stderr, re.MULTILINE)
+        assert user.ask("x").json()["model"] == "m1"
+        check = stage.run("status", "--check")
+        assert (check.returncode, check.stdout) == (4, "authority file: uncertain\n")
+        assert "recovery_required" in refused(stage.run("preview", "alias", "x=b"), 3)[0]
+        done = stage.run("recover", "--preview", *stage.preview(*command.split()), "--confirm")
+        assert (done.returncode, done.stdout.splitlines()[0].split(":")[0]) == (0, "alias_update completed")
+        assert user.ask("x").json()["model"] == "n1"
+        assert stage.run("status", "--check").returncode == 0

@@ -278,12 +278,14 @@ def _go_on(
     verify_timeout_s: int,
     where: Where,
     as_json: bool,
+    identify: Callable[[Client], str | None] | None = None,
 ) -> int:
     """Preview what `change` makes of the transaction at hand, or apply the preview that is named."""
     if preview_id is None:
         if sha256 is not None or confirm:
             raise click.UsageError("--sha256 and --confirm go with --preview ID")
-        answer = _ask(where, lambda client: client.preview(change(_transaction_id(client))))
+        name = identify or _transaction_id
+        answer = _ask(where, lambda client: client.preview(change(name(client))))
         return _show_preview(answer, where, as_json)
     if sha256 is None:
         raise click.UsageError("--preview ID needs --sha256 S")
@@ -294,6 +296,12 @@ def _go_on(
 def _transaction_id(client: Client) -> str | None:
     transaction = client.routes().document["transaction"]
     return None if transaction is None else transaction["id"]
+
+
+def _visible_transaction_id(client: Client) -> str | None:
+    """Of the record on disk, which is the one that a reassert writes again; elsewhere the gateway refuses it."""
+    visible = client.check_authority().document["visible"]
+    return _transaction_id(client) if visible is None else visible["transaction_id"]
 
 
 def _required(transaction_id: str | None) -> str:
@@ -349,13 +357,14 @@ def recover(action: str | None, accept_unready: bool, evidence_path: str | None,
     evidence = None if evidence_path is None else _read_document("--evidence", evidence_path)
 
     def change(transaction_id: str | None) -> Mapping[str, Any]:
-        named = transaction_id if action == "reassert" else _required(transaction_id)
         more: dict[str, Any] = {"accept_unready": True} if accept_unready else {}
         if evidence is not None:
             more["evidence"] = evidence
-        return {"op": "recover", "transaction_id": named, "action": action, **more}
+        return {"op": "recover", "transaction_id": transaction_id, "action": action, **more}
 
-    return _go_on(change, **options)
+    if action == "reassert":
+        return _go_on(change, identify=_visible_transaction_id, **options)
+    return _go_on(lambda transaction_id: change(_required(transaction_id)), **options)
 
 
 def _list_actions(where: Where, as_json: bool) -> int:

@@ -215,9 +215,24 @@ class Routes:
         return {**self._tier_view(tier_id), "leases": generations, "unresolved": unresolved}
 
     async def check(self) -> dict[str, Any]:
-        """`GET /v1/admin/routes/check`."""
+        """`GET /v1/admin/routes/check`; `visible` is what a reassert would write again, null without a doubt."""
         condition = await self._from_disk(self._coordinator.check())
-        return {"object": "route.check", "result": _CHECKED[condition], "writable": condition == "writable"}
+        visible: dict[str, Any] | None = None
+        if condition == "authority_write_uncertain":
+            record: rc.Record = await self._from_disk(self._coordinator.visible())
+            receipt = record.transaction
+            visible = {
+                "transaction_id": None if receipt is None else receipt.id,
+                "state": None if receipt is None else receipt.state.value,
+                "route_revision": record.current.route_revision,
+                "write_seq": record.write_seq,
+            }
+        return {
+            "object": "route.check",
+            "result": _CHECKED[condition],
+            "writable": condition == "writable",
+            "visible": visible,
+        }
 
     async def _from_disk(self, answer: Any) -> Any:
         try:

@@ -234,7 +234,10 @@ def test_a_check_says_what_it_found_and_changes_nothing(api: Api) -> None:
     ):
         api.world.authority.condition = condition
         before = api.world.coordinator.machine
-        assert json.loads(api.call("GET", "/v1/admin/routes/check").body)["result"] == result
+        answer = json.loads(api.call("GET", "/v1/admin/routes/check").body)
+        assert answer["result"] == result
+        doubt = {"transaction_id": None, "state": None, "route_revision": 1, "write_seq": 2}
+        assert answer["visible"] == (doubt if result == "uncertain" else None)
         assert api.world.coordinator.machine is before
 
 
