@@ -65,6 +65,7 @@ AUTHORITY_CLOSE_S: Final = 30.0
 """How long the end may wait for a write of the authority; its outcome is looked at by the next start."""
 OPERATOR_KEY_LEAST: Final = 16
 """Characters of an operator credential that may change routes."""
+HEAP_KEPT_BYTES: Final = 4_194_304
 DESCRIPTOR_RESERVE: Final = 64
 """Descriptors kept for files, probes and listeners."""
 
@@ -671,6 +672,9 @@ def run(config: BootConfig, *, attach: Callable[[App], None] | None = None, allo
     # A request makes some hundred containers and no cycle that outlives it: look for cycles less often, and not among
     # what start-up has made.
     gc.freeze()
+    # glibc returns free memory at the end of its heap to the system beyond 128 KiB, and asks for it again with the next
+    # large body. Once a block of its own has been freed it keeps twice that block's size. The pages are never touched.
+    bytearray(HEAP_KEPT_BYTES)
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, table, attach, allow_volatile=allow_volatile))

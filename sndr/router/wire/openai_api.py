@@ -193,7 +193,7 @@ class ChatRequest:
             ask_usage: Ask for the token counts of the stream.
             without_hints: Leave out the hints about the workload, which only the gateway reads.
         """
-        parts: list[Any] = []
+        parts: list[Any] = [b"{"]
         add = parts.append
         present: set[str] | None = set() if force or default else None
         asked = False
@@ -227,8 +227,10 @@ class ChatRequest:
                     add(_encode(name) + b":" + value + b",")
             for name, value in (force or {}).items():
                 add(_encode(name) + b":" + value + b",")
-        parts[-1] = parts[-1][:-1] if len(parts[-1]) > 1 else b""
-        return b"{" + b"".join(parts) + b"}"
+        if len(parts) == 1:
+            return b"{}"
+        parts[-1] = parts[-1][:-1] + b"}"  # instead of the last comma
+        return b"".join(parts)
 
     def read(self, names: frozenset[str]) -> dict[str, Any]:
         """Values of these members, decoded as far as the decision about the workload looks; of repeated ones the last.
