@@ -98,7 +98,7 @@ def test_random_aborts_leave_nothing_behind(tmp_path: Path, loop: str) -> None:
             url = gateway.url
             wait_idle(url)
             before = descriptors(gateway)
-            for _ in range(150):
+            for _ in range(250):
                 raw = Raw(url)
                 plan = {"tokens": chance.randrange(1, 20), "token_delay_ms": chance.choice([0, 1, 5])}
                 data = request(chat(chance.random() < 0.7, synthetic=plan))

@@ -387,9 +387,9 @@ def test_client_gone_closes_the_upstream(
             raw.sock.shutdown(1)
         else:
             raw.close()
-        started = time.monotonic()
-        upstream.wait(in_flight=0, timeout_s=5)
-        assert time.monotonic() - started < 1.0
+        # Within milliseconds, as `tests/benchmarks/gateway/bars.py cancel` measures; here it is the server's word.
+        upstream.wait(in_flight=0)
+        assert upstream.log(request_id)[0]["ended"] == "client_gone"
     wait_idle(url)
     row = trace(url, request_id)
     assert row["outcome"] == "client_gone"
