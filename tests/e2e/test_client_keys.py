@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from tests.support.forms import FORM, form
@@ -46,6 +48,7 @@ base_url = "{base_url}"
 [router.model_routes]
 "llm.a" = "primary"
 "other" = "primary"
+"org/llama-3:8b@q4+x" = "primary"
 """
 
 
@@ -94,7 +97,7 @@ def test_a_client_uses_what_its_globs_match(url: str, upstream: Synthetic, path:
 
 def test_models_of_speech_and_the_list_follow_the_globs(url: str) -> None:
     assert post(url, "/v1/audio/transcriptions", "NARROW_KEY", "whisper").status == 200
-    for key, expected in (("NARROW_KEY", ["llm.a"]), ("WIDE_KEY", ["llm.a", "other"])):
+    for key, expected in (("NARROW_KEY", ["llm.a"]), ("WIDE_KEY", ["llm.a", "org/llama-3:8b@q4+x", "other"])):
         for headers in ({}, {"anthropic-version": "2023-06-01"}):
             listed = ask(url, request(method="GET", path="/v1/models", key=KEYS[key], headers=headers)).json
             assert [model["id"] for model in listed["data"]] == expected
@@ -131,3 +134,29 @@ def test_a_client_sees_its_own_requests_only(url: str) -> None:
     assert ask(url, request(method="GET", path=path, key=KEYS["NARROW_KEY"])).json["endpoint"] == "messages"
     assert ask(url, request(method="GET", path=path, key=KEYS["WIDE_KEY"])).status == 404
     assert ask(url, request(method="GET", path=path, key=OPERATOR)).json["client"] == "narrow"
+
+
+NAMES = ["org/llama-3:8b@q4+x", "org%2Fllama-3:8b@q4+x", "org%2fllama-3%3A8b%40q4%2Bx", "Org/Llama-3:8B@q4+x"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}], ids=["openai", "anthropic"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_found_by_its_name_in_the_path(url: str, name: str, headers: dict[str, str]) -> None:
+    found = ask(url, request(method="GET", path=f"/v1/models/{name}", key=KEYS["WIDE_KEY"], headers=headers))
+    assert (found.status, found.json["id"]) == (200, "org/llama-3:8b@q4+x")
+
+
+@pytest.mark.parametrize("name", ["", "%", "%ff", "org", "org/llama-3", "x%00"])
+def test_names_that_are_none(url: str, name: str) -> None:
+    found = ask(url, request(method="GET", path=f"/v1/models/{name}", key=KEYS["WIDE_KEY"]))
+    assert (found.status, found.code) == (404, "model_not_found")
+    headers = {"anthropic-version": "2023-06-01"}
+    found = ask(url, request(method="GET", path=f"/v1/models/{name}", key=KEYS["WIDE_KEY"], headers=headers))
+    assert (found.status, found.json["error"]["type"]) == (404, "not_found_error")
+
+
+def test_both_official_clients_find_it(url: str) -> None:
+    with openai.OpenAI(api_key=KEYS["WIDE_KEY"], base_url=f"{url}/v1") as one:
+        assert one.models.retrieve(NAMES[0]).id == NAMES[0]
+    with anthropic.Anthropic(api_key=KEYS["WIDE_KEY"], base_url=url) as other:
+        assert other.models.retrieve(NAMES[0]).id == NAMES[0]

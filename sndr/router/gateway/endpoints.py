@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -711,7 +712,7 @@ class Gateway:
             alias for alias in snapshot.projection.aliases if context.client is None or context.client.may_use(alias)
         ]
         if path != "/v1/models":
-            wanted = path[len("/v1/models/") :].replace("%2F", "/").replace("%2f", "/").lower()
+            wanted = unquote(path[len("/v1/models/") :]).lower()
             if wanted not in allowed:
                 raise Refused(404, "model_not_found", "the model does not exist", param="model")
             return msgspec.json.encode({**self._model(wanted, snapshot, anthropic=anthropic), **_fence(snapshot)})
