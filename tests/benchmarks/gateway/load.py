@@ -19,7 +19,24 @@ def percentile(values: list[float], share: float) -> float | None:
     return None if not values else sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
+def upload_bytes(url: str, options: dict[str, Any]) -> bytes:
+    """A transcription's form, the model after the file."""
+    parts = urlsplit(url)
+    data = (
+        b'--frontier\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+        + b"\0\xff" * (options["upload_bytes"] // 2)
+        + b'\r\n--frontier\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--frontier--\r\n'
+    )
+    key = f"Authorization: Bearer {options['key']}\r\n" if options.get("key") else ""
+    return (
+        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: {parts.netloc}\r\n{key}Accept: */*\r\nUser-Agent: bench\r\n"
+        f"Content-Type: multipart/form-data; boundary=frontier\r\nContent-Length: {len(data)}\r\n\r\n"
+    ).encode() + data
+
+
 def request_bytes(url: str, options: dict[str, Any], stream: bool) -> bytes:
+    if options.get("upload_bytes"):
+        return upload_bytes(url, options)
     parts = urlsplit(url)
     body: dict[str, Any] = {
         "model": options.get("model", "m1"),

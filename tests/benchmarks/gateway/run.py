@@ -109,15 +109,16 @@ def start_nginx(directory: Path, upstream: int) -> Target | None:
     if shutil.which("nginx") is None:
         return None
     port = free_port()
+    user = "user root;" if os.geteuid() == 0 else ""  # its worker must be able to write large bodies here
     (directory / "nginx.conf").write_text(
         f"""
-worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.err;
+{user} worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.err;
 worker_rlimit_nofile 20000;
 events {{ worker_connections 10000; }}
 http {{
   access_log off; client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
   fastcgi_temp_path {directory}/f; uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
-  client_body_buffer_size 128k; keepalive_requests 1000000000;
+  client_body_buffer_size 128k; client_max_body_size 0; keepalive_requests 1000000000;
   upstream mock {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000000; }}
   server {{
     listen 127.0.0.1:{port} backlog=4096;
@@ -157,6 +158,8 @@ def start_sndr(name: str, directory: Path, upstream: int) -> Target:
         f'[server]\nlisten = ["127.0.0.1:{port}"]\n{auth}{ledger}'
         f'[[router.tiers]]\nid = "bench"\nbase_url = "http://127.0.0.1:{upstream}/v1"\nmodel = "m1"\n'
         'health_path = "/health"\n[router.model_routes]\n"llm.primary" = "bench"\n'
+        '[[router.audio_routes]]\nkind = "stt"\nmodel = "whisper"\nserved_model = "m1"\n'
+        f'base_url = "http://127.0.0.1:{upstream}/v1"\n'
     )
     environment = {**os.environ, "BENCH_KEY": KEY, "PYTHONPATH": str(ROOT)}
     if "asyncio" in features:
@@ -239,7 +242,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--targets", default="nginx,sndr,sndr-noledger,vllm-router")
-    parser.add_argument("--cases", default="requests,large,single,streams,connects,open")
+    parser.add_argument("--cases", default="requests,large,single,streams,connects,open,uploads")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--open", type=int, default=2000)
     parser.add_argument("--json", type=Path)
@@ -266,6 +269,9 @@ def main() -> int:
                         row = measure(
                             target, "streams", {"connections": options.streams, "seconds": options.seconds, **paced}
                         )
+                    elif case == "uploads":
+                        form = {"connections": 4, "seconds": options.seconds, "upload_bytes": 8 << 20}
+                        row = measure(target, "requests", form)
                     elif case == "connects":
                         row = measure(target, "connects", {"connections": 256})
                     elif number == 0 and options.open:
