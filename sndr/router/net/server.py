@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sndr.router.net.flow import WriteWatch
-from sndr.router.wire.http1 import Malformed, RequestHead, RequestReader, reason_phrase
+from sndr.router.wire.http1 import Malformed, RequestHead, RequestMemory, RequestReader, reason_phrase
 
 if TYPE_CHECKING:
     from sndr.router.net.flow import AfterWrites, Ticker
@@ -107,6 +107,7 @@ class Server:
     """What the connections of all listeners share.
 
     Attributes:
+        memory: The last head that any of them judged.
         connections: The open ones.
         closing: No request may start any more; connections close after the response they carry.
         refused: Connections turned away because too many were open.
@@ -125,6 +126,7 @@ class Server:
         self.limits: Final = limits
         self.ticker: Final = ticker
         self.after_writes: Final = after_writes
+        self.memory: Final = RequestMemory()
         self.connections: set[Connection] = set()
         self.closing = False
         self.refused = 0
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._reader = RequestReader(server.limits.max_head_bytes)
+        self._reader = RequestReader(server.limits.max_head_bytes, server.memory)
         self._transport: Any = None
         self._state = _HEAD
         self._head: RequestHead | None = None

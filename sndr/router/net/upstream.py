@@ -143,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: UpstreamPool, address: str) -> None:
         self._pool = pool
         self._transport: Any = None
-        self._memory = HeadMemory()
+        self._memory = pool.memory
         self._call: Call | None = None
         self._reader: ResponseReader | None = None
         self._paused = False
@@ -343,6 +343,7 @@ class UpstreamPool:
 
     Attributes:
         loop: Where they live.
+        memory: The last head of a response on any of them.
         turns: For the connections that bring more than their share; best shared by all pools.
         active: Those that carry an exchange.
         opened: Connections made so far.
@@ -358,6 +359,7 @@ class UpstreamPool:
         "active",
         "closed",
         "loop",
+        "memory",
         "opened",
         "turns",
     )  # fmt: skip
@@ -373,6 +375,7 @@ class UpstreamPool:
         self._connecting: set[asyncio.Task[None]] = set()
         self._addresses: frozenset[str] = frozenset()
         self._watching = False
+        self.memory: Final = HeadMemory()
         self.active: set[UpstreamConnection] = set()
         self.opened = 0
         self.closed = False

@@ -19,7 +19,16 @@ from typing import Any, Final
 
 import httptools
 
-__all__ = ["HeadMemory", "Malformed", "RequestHead", "RequestReader", "ResponseHead", "ResponseReader", "reason_phrase"]
+__all__ = [
+    "HeadMemory",
+    "Malformed",
+    "RequestHead",
+    "RequestMemory",
+    "RequestReader",
+    "ResponseHead",
+    "ResponseReader",
+    "reason_phrase",
+]
 
 # A path and a query, or (third group) a target in another form.
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) (?:(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?|([!-~]+)) HTTP/1\.([01])\r\n")
@@ -105,22 +114,18 @@ class _Frame:
 
     __slots__ = ("after", "before", "start")
 
-    def __init__(self) -> None:
-        self.before = b""
-        self.after = b""
-        self.start = 0
+    def __init__(self, raw: bytes, start: int) -> None:
+        self.start = start
+        self.before = raw[:start]
+        self.after = raw[raw.find(b"\r\n", start) :]
 
-    def remember(self, raw: bytes) -> bool:
-        """Keep what is around the length; False where there is none."""
+    @classmethod
+    def of(cls, raw: bytes) -> _Frame | None:
+        """What is around the length; None where there is none."""
         at = raw.find(b"\r\ncontent-length: ")
         if at < 0:
             at = raw.find(b"\r\nContent-Length: ")
-            if at < 0:
-                return False
-        self.start = at + 18
-        self.before = raw[: self.start]
-        self.after = raw[raw.find(b"\r\n", self.start) :]
-        return True
+        return None if at < 0 else cls(raw, at + 18)
 
     def match(self, data: bytes) -> tuple[int, int] | None:
         """Where the body begins in `data` and how long it is, if `data` begins with the same head."""
@@ -214,6 +219,13 @@ class RequestHead:
                 raise Malformed("an expectation other than 100-continue", 417)
             self.expects_continue = self.has_body
 
+    def again(self) -> RequestHead:
+        """The same head as another connection's own, with what was concluded from it."""
+        other = RequestHead.__new__(RequestHead)
+        for name in RequestHead.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
     def _read_target(self, target: bytes) -> tuple[bytes, bytes]:
         """Path and query of a target that is not a plain path."""
         if len(target) > TARGET_MAX:
@@ -277,6 +289,16 @@ class _Chunks:
         self.complete = True
 
 
+class RequestMemory:
+    """The last head that was judged on any connection, for the first request of others."""
+
+    __slots__ = ("frame", "head")
+
+    def __init__(self) -> None:
+        self.head: RequestHead | None = None
+        self.frame: _Frame | None = None
+
+
 class RequestReader:
     """Reads the requests of one connection, one after the other.
 
@@ -285,15 +307,16 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_buffer", "_chunk_parser", "_chunks", "_frame", "_head_max", "_known", "_left", "_overhead", "_searched",
-        "_tail", "complete",
+        "_buffer", "_chunk_parser", "_chunks", "_frame", "_head_max", "_known", "_left", "_memory", "_overhead",
+        "_searched", "_tail", "complete",
     )  # fmt: skip
 
-    def __init__(self, head_max_bytes: int) -> None:
+    def __init__(self, head_max_bytes: int, memory: RequestMemory | None = None) -> None:
         self._buffer = b""
+        self._memory = memory
         self._head_max = head_max_bytes
         self._known: RequestHead | None = None
-        self._frame = _Frame()
+        self._frame: _Frame | None = None
         self._searched = 0
         self._left = 0
         self._chunk_parser: httptools.HttpRequestParser | None = None
@@ -317,7 +340,7 @@ class RequestReader:
         Does what `feed`, `head` and `body` would do.
         """
         head = self._known
-        if head is None or self._buffer or not self.complete:
+        if head is None or self._frame is None or self._buffer or not self.complete:
             return None
         found = self._frame.match(data)
         if found is None or found[0] + found[1] != len(data):
@@ -345,17 +368,25 @@ class RequestReader:
         raw = buffer[:end]
         self._searched = 0
         self._buffer = buffer[end:]
-        head = self._known
-        if head is not None and (found := self._frame.match(raw)) is not None:
+        head, frame, memory = self._known, self._frame, self._memory
+        found = None if frame is None else frame.match(raw)
+        if found is None and memory is not None and memory.head is not None and memory.frame is not None:
+            frame = memory.frame
+            found = frame.match(raw)
+            if found is not None:
+                head = self._known = memory.head.again()
+                self._frame = frame
+        if head is not None and found is not None:
             head.content_length = self._left = found[1]
             head.has_body = self._left > 0
             self.complete = not self._left
             return head
-        self._known = None
         head = self._parse(raw)
         # Only heads whose one difference can be the length are remembered.
-        if not head.chunked and not head.expects_continue and self._frame.remember(raw):
-            self._known = head
+        self._frame = None if head.chunked or head.expects_continue else _Frame.of(raw)
+        self._known = None if self._frame is None else head
+        if memory is not None and self._known is not None:
+            memory.head, memory.frame = head, self._frame
         if head.chunked:
             self._chunks = _Chunks()
             self._chunk_parser = httptools.HttpRequestParser(self._chunks)
@@ -538,23 +569,23 @@ class ResponseHead:
 
 
 class HeadMemory:
-    """The last head of an upstream connection, for the readers of its responses."""
+    """The last head of an upstream, for the readers of its responses."""
 
     __slots__ = ("frame", "head")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
-        self.frame = _Frame()
+        self.frame: _Frame | None = None
 
     def repeat(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """Head and body, where `data` is one whole response whose head repeats the last one, and nothing else.
 
         Such a response needs no reader.
         """
-        head = self.head
-        if head is None:
+        head, frame = self.head, self.frame
+        if head is None or frame is None:
             return None
-        found = self.frame.match(data)
+        found = frame.match(data)
         if found is None or found[0] + found[1] != len(data):
             return None
         head.content_length = found[1]
@@ -686,8 +717,9 @@ class ResponseReader:
             buffer = buffer[end:]
             memory = self._memory
             if memory is not None:
-                known = memory.head
-                if known is not None and (found := memory.frame.match(raw)) is not None:
+                known, frame = memory.head, memory.frame
+                found = None if frame is None else frame.match(raw)
+                if known is not None and found is not None:
                     known.content_length = self._left = found[1]
                     self.reusable = known.keep_alive
                     self._buffer = b""
@@ -722,7 +754,8 @@ class ResponseReader:
         head = ResponseHead(line, headers)
         self.reusable = head.keep_alive
         if memory is not None:
-            memory.head = head if head.status not in (204, 304) and memory.frame.remember(raw) else None
+            memory.frame = None if head.status in (204, 304) else _Frame.of(raw)
+            memory.head = None if memory.frame is None else head
         if self._head_only or head.status in (204, 304):
             self.complete = True
         elif head.chunked:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sndr.router.net.server import Connection, ServerLimits
-from sndr.router.wire.http1 import RequestHead
+from sndr.router.wire.http1 import RequestHead, RequestMemory
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -102,6 +102,7 @@ class World:
         self.ticker = Clock()
         self.after_writes = Later()
         self.limits = ServerLimits(header_timeout_s=10, body_timeout_s=5, keepalive_idle_s=75)
+        self.memory = RequestMemory()
         self.connections: set[Connection] = set()
         self.closing = False
         self.refused = 0

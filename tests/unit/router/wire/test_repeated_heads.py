@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sndr.router.wire.http1 import HeadMemory, RequestReader, ResponseReader
+from sndr.router.wire.http1 import HeadMemory, RequestMemory, RequestReader, ResponseReader
 
 REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: %b\r\nAccept: */*\r\n\r\n%b"
 RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %b\r\n\r\n%b"
@@ -80,3 +80,26 @@ def test_responses_without_a_body_by_their_status_are_not_remembered() -> None:
     first = ResponseReader(memory=memory)
     first.receive(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n")
     assert memory.repeat(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\nhello") is None
+
+
+def test_a_head_known_from_another_connection_is_not_shared_with_it() -> None:
+    memory = RequestMemory()
+    one, two = RequestReader(4096, memory), RequestReader(4096, memory)
+    one.feed(REQUEST % (b"2", b""))
+    first = one.head()
+    assert first is not None
+    first.memo = "concluded"
+    two.feed(REQUEST % (b"5", b"12345"))
+    second = two.head()
+    assert second is not None
+    assert second is not first
+    assert (second.memo, second.content_length, first.content_length) == ("concluded", 5, 2)
+    assert (second.method, second.path, second.headers) == (first.method, first.path, first.headers)
+    assert two.body() == b"12345"
+    assert (two.complete, one.complete) == (True, False)
+    # What differs in more than the length is judged anew.
+    three = RequestReader(4096, memory)
+    three.feed((REQUEST % (b"1", b"x")).replace(b"Host: h", b"Host: i"))
+    third = three.head()
+    assert third is not None
+    assert (third.memo, third.fields[b"host"]) == (None, b"i")
