@@ -128,6 +128,10 @@ class App:
         )
         self.table = table = no_table() if table is None else table
         self._presets = table.presets
+        keys = config.router.routing_table
+        self.table_view = table_source.TableView(
+            table, config.paths.routing_table, 0 if keys is None else keys.max_bytes
+        )
         self.authority_id = None if record is None else record.authority_id
         snapshot = build_snapshot(
             config.projection if record is None else record.current.projection,
@@ -313,17 +317,16 @@ class App:
         state, table = self.table, self.table.table
         if state.source is None and not self.published.snapshot.families:
             return
-        in_force = table.degraded is None
         self.journal.event(
             "routing_table",
-            state="in_force" if in_force else "degraded",
+            state=state.state,
             content_sha256=state.sha256,
             rules=len(table.routing_rules),
             presets=len(table.presets),
         )
         for warning in table.warnings:
             self.journal.event("routing_table_warning", level="warning", detail=warning)
-        if in_force and state.findings:
+        if table.degraded is None and state.findings:
             self.journal.event("routing_table_findings", level="warning", detail=[*map(str, state.findings)])
         if table.coverage_gaps:
             gaps = [{"family": gap.model_family, "gap": gap.missing_cell} for gap in table.coverage_gaps]
@@ -584,6 +587,7 @@ async def _serve_until_told(
         metrics=app.metrics,
         quiescence=quiescence,
         process=app,
+        routing_table=app.table_view,
     )
     coordinator = None if authority is None else _go_live(app, config, authority, management, log)
     app.use_management(management)

@@ -31,6 +31,7 @@ __all__ = [
     "Process",
     "Publisher",
     "Readiness",
+    "RoutingTableView",
     "Spool",
 ]
 
@@ -139,6 +140,18 @@ class Metrics(Protocol):
 
     def decided(self, family: str, outcome: str, rule: str | None, gap: str | None) -> None:
         """A request to a family alias is over; this was decided about it."""
+        ...
+
+
+class RoutingTableView(Protocol):
+    """The routing table as the status shows it."""
+
+    def info(self) -> tuple[str | None, str] | None:
+        """Content hash and state, for the metrics; None when no table is configured. No waiting."""
+        ...
+
+    async def view(self) -> Mapping[str, Any] | None:
+        """What the boot file's table is, what became of it, and whether its file holds another one by now."""
         ...
 
 

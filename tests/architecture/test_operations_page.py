@@ -35,6 +35,7 @@ def test_every_metric_is_named_with_its_labels() -> None:
         plane = Plane(ledger=FakeLedger())
         plane.metrics.finished("llm.primary", "a", "chat", "completed", 0.1, 0.2, 1, 2, 3)
         plane.metrics.probed("a", "identity_passed")
+        plane.metrics.decided("f", "rule", "r", "g")
         return (await plane.call("GET", "/metrics")).body.decode()
 
     text = asyncio.run(scrape())

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from sndr.contract import content_sha256
 from tests.support.contract_vectors import D26, G26, M26, REFERENCE, RULE, T
 from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import ask, operator_get, request, wait_idle
+from tests.support.live import run_verb
+from tests.support.raw import OPERATOR, ask, operator_get, request, wait_idle
 from tests.support.synthetic import Synthetic, synthetic_thread
 from tests.support.workload import (
     ALIAS,
@@ -202,3 +204,94 @@ def test_a_preset_without_a_tier_is_said_at_start_and_served_by_the_natural_tier
         assert decision_of(url, "r")["substitute"] == "unbound"
         (warning,) = [line["detail"] for line in gateway.lines if line["event"] == "routing_table_warning"]
         assert M26 in warning
+
+
+def test_a_table_that_changes_on_disk_is_reported_and_not_applied(tmp_path: Path) -> None:
+    with serving(tmp_path) as (gateway, one, _):
+        url = gateway.url
+        before = operator_get(url, "/v1/router/status")["routing_table"]
+        assert (before["state"], before["rules"], before["on_disk"]["changed"]) == ("in_force", 1, False)
+        assert before["content_sha256"] == content_sha256(REFERENCE) == before["on_disk"]["content_sha256"]
+        without_rule = {**REFERENCE, "routing_rules": []}
+        (tmp_path / "table.json").write_text(json.dumps(without_rule))
+        after = operator_get(url, "/v1/router/status")["routing_table"]
+        assert after["on_disk"] == {"content_sha256": content_sha256(without_rule), "changed": True}
+        assert after["content_sha256"] == before["content_sha256"]
+        shown = run_verb("status", "--config", tmp_path / "gateway.toml", "--url", url)
+        assert "a restart would take it" in shown.stdout, shown
+        with holding(url, one, 1):
+            assert receipt(url, body(**SHORT_TOOL_CALL))["tier"] == "k4"
+        (tmp_path / "table.json").unlink()
+        assert operator_get(url, "/v1/router/status")["routing_table"]["on_disk"]["changed"] is True
+        metrics = ask(url, request(method="GET", path="/metrics", key=OPERATOR)).body.decode()
+        line = f'sndr_routing_table_info{{sha256="{before["content_sha256"]}",state="in_force"}} 1'
+        assert line in metrics
+        rule = f'sndr_routing_decisions_total{{family="{G26}",outcome="rule",rule="{RULE}"}} 1'
+        assert rule in metrics
+        assert f'sndr_coverage_gap_requests_total{{family="{G26}",gap="{T}"}} 1' in metrics
+
+
+@pytest.mark.parametrize("unready", ["unready", "full", "quiesced"])
+def test_a_chosen_tier_that_cannot_serve_refuses_or_gives_way_as_the_alias_says(tmp_path: Path, unready: str) -> None:
+    expected = {"unready": "not_ready", "full": "queue_full", "quiesced": "quiesced"}[unready]
+    for reaction in ("refuse", "family_default"):
+        with (
+            serving(
+                tmp_path,
+                on_unready=reaction,
+                tier={"k4": "max_concurrency = 1"} if unready == "full" else None,
+                router="receipt_headers = true\nqueue_limit = 0\nprobe_failures = 1",
+            ) as (gateway, one, four),
+            ExitStack() as stack,
+        ):
+            url = gateway.url
+            stack.enter_context(holding(url, one, 1))
+            if unready == "full":
+                stack.enter_context(holding(url, four, 1, "only.k4"))
+            elif unready == "unready":
+                four.set(health=503)
+                gateway.wait_event(lambda line: line["event"] == "tier_unready" and line["tier"] == "k4")
+            else:
+                path = "/v1/admin/tiers/k4/quiesce"
+                assert ask(url, request({"reason": "test"}, path=path, key=OPERATOR)).status == 200
+            answer = ask(url, request(body(**SHORT_TOOL_CALL)))
+            if reaction == "refuse":
+                assert answer.code == expected
+                assert (answer.headers["x-sndr-tier"], answer.headers["x-sndr-outcome"]) == ("k4", "rule")
+            else:
+                assert (answer.status, answer.headers["x-sndr-tier"]) == (200, "k1")
+
+
+def test_answers_are_the_same_bytes_without_receipts(tmp_path: Path) -> None:
+    with serving(tmp_path, router="") as (gateway, _, _):
+        url = gateway.url
+        heads = []
+        for model in (ALIAS, "only.k1"):
+            answer = ask(url, request(body(model, **SHORT_TOOL_CALL), headers={"x-request-id": "same"}))
+            heads.append((answer.raw_head, answer.body))
+        strip = [(head.split(b"\r\nx-synthetic-")[0], len(content)) for head, content in heads]
+        assert strip[0] == strip[1]
+        assert b"x-sndr" not in heads[0][0]
+
+
+def test_endpoints_without_a_workload_go_to_the_natural_tier(tmp_path: Path) -> None:
+    with serving(tmp_path) as (gateway, one, _):
+        url = gateway.url
+        answer = ask(url, request(body(max_tokens=1), path="/v1/messages/count_tokens"))
+        assert answer.headers.get("x-sndr-tier", "k1") == "k1"
+        assert "x-sndr-outcome" not in answer.headers
+        assert one.stats()["requests"] == 1
+
+
+def test_a_fence_without_authority_is_never_met(tmp_path: Path) -> None:
+    with serving(tmp_path, server=LEDGER) as (gateway, one, _):
+        url = gateway.url
+        for headers in ({"X-Sndr-Require-Revision": ">=1"}, {"X-Sndr-Require-Route-Sha256": "0" * 64}):
+            for path in ("/v1/chat/completions", "/v1/messages"):
+                answer = ask(url, request(body(), headers=headers, path=path))
+                assert answer.status == 412
+                error = answer.json["error"]
+                assert (error["route_revision"], error["effective_route_sha256"]) == (None, None)
+        for wrong in ({"X-Sndr-Require-Revision": "7"}, {"X-Sndr-Require-Route-Sha256": "abc"}):
+            assert ask(url, request(body(), headers=wrong)).status == 400
+        assert one.stats()["requests"] == 0

@@ -168,6 +168,16 @@ class FakeLedger:
         return Reconciled(3, 0, (RunRef("r", 7, 1780000000000, "dead", 3, 0),))
 
 
+class FakeTable:
+    """A routing table in force; its status says nothing more."""
+
+    def info(self) -> tuple[str | None, str] | None:
+        return "0" * 64, "in_force"
+
+    async def view(self) -> None:
+        return None
+
+
 class FakeProcess:
     """A process that has been serving for twelve seconds."""
 
@@ -199,6 +209,7 @@ class Plane:
             metrics=self.metrics,
             quiescence=self.quiescence,
             process=FakeProcess(),
+            routing_table=FakeTable(),
         )
 
     async def call(

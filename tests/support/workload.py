@@ -102,6 +102,7 @@ def gateway_thread(config: Path) -> Iterator[str]:
                 metrics=app.metrics,
                 quiescence=quiescence,
                 process=app,
+                routing_table=app.table_view,
             )
         )
         await app.start()

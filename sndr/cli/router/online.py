@@ -184,6 +184,8 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
             if ledger["enabled"]
             else "ledger: off"
         )
+    if it.get("routing_table") is not None:
+        lines += _table_lines(it["routing_table"])
     if it.get("route_authority") is not None:
         from sndr.cli.router.routes_text import authority_lines
 
@@ -210,6 +212,20 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
         aliases.append([alias, target["tier"] if family is None else f"family {family}, else {target['natural']}"])
     lines += ["", *table(aliases)]
     return "\n".join(lines) + "\n"
+
+
+def _table_lines(table: Mapping[str, Any]) -> list[str]:
+    name = (table["content_sha256"] or "unreadable")[:12]
+    if table["state"] != "in_force":
+        lines = [f"routing table: not used: {table.get('reason') or 'degraded'}"]
+    else:
+        counts = f", {table['rules']} rules, {table['coverage_gaps']} coverage gaps" if "rules" in table else ""
+        lines = [f"routing table: {name} in force{counts}"]
+    on_disk = table.get("on_disk")
+    if on_disk is not None and on_disk["changed"]:
+        now = (on_disk["content_sha256"] or "no table")[:12]
+        lines.append(f"routing table on disk: {now}, not {name}; a restart would take it")
+    return lines
 
 
 def _admission(tier: Mapping[str, Any]) -> str:

@@ -19,9 +19,18 @@ from sndr.router.control.routes import ChangeRefusedError, Routes
 from sndr.router.core import projection
 from sndr.router.core.admission import TierRuntime
 from sndr.router.core.client_scope import may_use
-from sndr.router.core.projection import FamilyTarget, TierTarget
+from sndr.router.core.projection import target_json, tier_of
 from sndr.router.metrics import CONTENT_TYPE, Family, Metrics
-from sndr.router.ports import EventLog, Gate, Ledger, ManagementRequest, ManagementResponse, Prober, Process
+from sndr.router.ports import (
+    EventLog,
+    Gate,
+    Ledger,
+    ManagementRequest,
+    ManagementResponse,
+    Prober,
+    Process,
+    RoutingTableView,
+)
 from sndr.router.wire import operator_api as wire
 from sndr.router.wire.boot import BootConfig
 
@@ -60,6 +69,7 @@ class Management:
         metrics: Metrics,
         quiescence: Quiescence,
         process: Process,
+        routing_table: RoutingTableView | None = None,
         audit: EventLog | None = None,
     ) -> None:
         """Make the API.
@@ -75,6 +85,7 @@ class Management:
         self._metrics = metrics
         self._quiescence = quiescence
         self._process = process
+        self._table = routing_table
         self._globs = {client.id: tuple(client.aliases) for client in config.clients}
         self._has_operator = config.server.operator_auth_env is not None
         self._metrics_open = not config.clients and config.server.metrics_auth_env is None and not self._has_operator
@@ -194,13 +205,16 @@ class Management:
             "state": self._process.state,
             "listen": self._process.listen,
             "config_sha256": self._config.config_sha256,
-            "aliases": {name: _target(snapshot.projection.aliases[name]) for name in aliases},
+            "aliases": {name: target_json(snapshot.projection.aliases[name]) for name in aliases},
             "tiers": [self.tier_view(tier_id, hide=not is_operator) for tier_id in tiers],
         }
         if is_operator:
             document["purpose_models"] = [_purpose(*key, runtime) for key, runtime in self._gate.purposes.items()]
             document["ledger"] = self._ledger_status()
-        document["routing_table"] = None
+        table = None if self._table is None else await self._table.view()
+        if table is not None and not is_operator:
+            table = {name: table[name] for name in ("state", "content_sha256")}
+        document["routing_table"] = table
         if self._routes is not None:
             document["route_revision"] = snapshot.route_revision
             document["effective_route_sha256"] = snapshot.effective_route_sha256
@@ -309,7 +323,7 @@ class Management:
 
     def _tiers_of(self, aliases: Collection[str]) -> list[str]:
         targets = [self._gate.snapshot.projection.aliases[name] for name in aliases]
-        named = {target.tier if isinstance(target, TierTarget) else target.natural for target in targets}
+        named = {tier_of(target) for target in targets}
         return [tier_id for tier_id in self._gate.snapshot.runtimes if tier_id in named]
 
     def tier_view(self, tier_id: str, *, hide: bool = False) -> dict[str, Any]:
@@ -368,6 +382,12 @@ class Management:
             Family("sndr_config_info", "gauge", "The boot configuration.", ("sha256",),
                    [((self._config.config_sha256,), 1)]),
         ]  # fmt: skip
+        info = None if self._table is None else self._table.info()
+        if info is not None:
+            families.append(
+                Family("sndr_routing_table_info", "gauge", "The routing table.", ("sha256", "state"),
+                       [((info[0] or "", info[1]), 1)])
+            )  # fmt: skip
         if self._routes is not None:
             families += _route_gauges(self._routes, gate)
         if self._ledger is not None:
@@ -431,12 +451,6 @@ def _purpose(kind: str, name: str, runtime: TierRuntime) -> dict[str, Any]:
         "queued": runtime.queued,
         "max_concurrency": runtime.spec.max_concurrency,
     }
-
-
-def _target(target: TierTarget | FamilyTarget) -> dict[str, Any]:
-    if isinstance(target, TierTarget):
-        return {"tier": target.tier}
-    return {"family": target.family, "natural": target.natural, "on_unready": target.on_unready.value}
 
 
 def _json(document: Mapping[str, Any]) -> _Answer:

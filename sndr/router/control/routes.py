@@ -23,12 +23,12 @@ from sndr.router.core.projection import (
     Finding,
     Projection,
     ProjectionError,
-    TierTarget,
     canonical,
     changed_tiers,
     diff,
     sha256,
     thaw,
+    tier_of,
 )
 from sndr.router.core.proposal import propose
 from sndr.router.core.recovery import Action
@@ -329,7 +329,7 @@ class Routes:
     def _plan_aliases(self, machine: Machine, call: fx.Call, wanted: wire.AliasUpdate) -> _Plan:
         _require_idle(machine, call)
         assert machine.record is not None
-        named = {name.strip().lower(): target for name, target in wanted.aliases.items()}
+        named = {name.strip().lower(): _filled(target) for name, target in wanted.aliases.items()}
         change = parse_change({"kind": "alias_update", "aliases": named})
         assert isinstance(change, rc.AliasUpdate)
         proposed = _proposed(machine.record, change)
@@ -457,7 +457,7 @@ class Routes:
         assert machine.record is not None
         before = machine.record.current.projection.aliases
         moved = {target for alias, target in proposed.aliases.items() if target != before[alias]}
-        tiers = sorted({target.tier for target in moved if isinstance(target, TierTarget)})
+        tiers = sorted({tier_of(target) for target in moved})
         seen = await self._coordinator.observe(tiers)
         checks = []
         for tier_id, one in zip(tiers, seen, strict=True):
@@ -583,10 +583,7 @@ class Routes:
 
     def _affected(self, current: Projection, proposed: Projection | None, scope: Sequence[str]) -> dict[str, Any]:
         """Aliases that lead to another server, and the requests that run behind them now."""
-        now = {
-            alias: target.tier if isinstance(target, TierTarget) else target.natural
-            for alias, target in current.aliases.items()
-        }
+        now = {alias: tier_of(target) for alias, target in current.aliases.items()}
         aliases = [
             alias
             for alias, tier_id in now.items()
@@ -684,6 +681,11 @@ class Routes:
             "parent_id": receipt.parent_id,
             "events": document["events"],
         }
+
+
+def _filled(target: object) -> object:
+    """A family target without a word about unready tiers refuses, as in the boot file."""
+    return {"on_unready": "refuse", **target} if isinstance(target, dict) and "family" in target else target
 
 
 def _check(name: str, code: str | None, *, blocking: bool = True, **more: object) -> dict[str, Any]:

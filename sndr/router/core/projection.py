@@ -51,7 +51,9 @@ __all__ = [
     "restart_only",
     "sha256",
     "sha256_of_encoded",
+    "target_json",
     "thaw",
+    "tier_of",
     "tier_sha256",
     "to_json",
 ]
@@ -217,7 +219,7 @@ def tier_sha256(tier: Tier) -> str:
 def to_json(projection: Projection) -> dict[str, object]:
     """The JSON form; `parse` of it gives an equal value."""
     return {
-        "aliases": {alias: _target_json(target) for alias, target in projection.aliases.items()},
+        "aliases": {alias: target_json(target) for alias, target in projection.aliases.items()},
         "tiers": {tier_id: _tier_json(tier) for tier_id, tier in projection.tiers.items()},
     }
 
@@ -241,7 +243,13 @@ def freeze(value: object) -> FrozenJson:
     return value
 
 
-def _target_json(target: Target) -> dict[str, object]:
+def tier_of(target: Target) -> str:
+    """The tier that an alias leads to by itself: its only one, or the natural one of its family."""
+    return target.tier if isinstance(target, TierTarget) else target.natural
+
+
+def target_json(target: Target) -> dict[str, object]:
+    """A target as the projection's JSON has it."""
     if isinstance(target, TierTarget):
         return {"tier": target.tier}
     return {"family": target.family, "natural": target.natural, "on_unready": target.on_unready.value}
@@ -312,7 +320,7 @@ def is_valid(projection: Projection, trusted: Iterable[Projection] = ()) -> bool
     """Whether `parse` would accept the value. Tiers that a trusted projection shares are not looked at again."""
     if any(projection.tiers is other.tiers for other in trusted):
         faults = _Faults()
-        aliases = {alias: _target_json(target) for alias, target in projection.aliases.items()}
+        aliases = {alias: target_json(target) for alias, target in projection.aliases.items()}
         again = _parse_aliases(aliases, set(projection.tiers), faults, fill=False)
         return not faults.found and again == projection.aliases and len(projection.encoded) <= PROJECTION_BYTES_MAX
     try:
@@ -669,10 +677,12 @@ _FIELD_PARSERS: Final[Mapping[str, _FieldParser]] = {
 
 
 def apply_aliases(projection: Projection, aliases: object) -> Projection:
-    """Point existing aliases at existing tiers: `{"llm.primary": {"tier": "secondary"}}`.
+    """Point existing aliases at existing tiers, or at a family with an existing natural tier.
+
+    `{"llm.primary": {"tier": "secondary"}}`, `{"gemma": {"family": "f", "natural": "k1", "on_unready": "refuse"}}`.
 
     Raises:
-        ProjectionError: codes `unknown_alias`, `unknown_tier`, `no_effective_change`, `restart_only`, `invalid_change`.
+        ProjectionError: codes `unknown_alias`, `unknown_tier`, `no_effective_change`, `invalid_change`.
     """
     faults = _Faults()
     given = _object(aliases, "/aliases", faults)
@@ -689,12 +699,10 @@ def apply_aliases(projection: Projection, aliases: object) -> Projection:
         target = _parse_target(given[alias], pointer, set(projection.tiers), faults)
         if target is None:
             continue
-        if type(target) is not TierTarget or type(projection.aliases[alias]) is not TierTarget:
-            faults.add(pointer, "a family alias changes with a restart only", "restart_only")
         targets[alias] = target
     if not faults.found and (not given or any(targets[alias] == projection.aliases[alias] for alias in given)):
         faults.add(
-            "/aliases", "at least one alias, each to another tier than now, must be named", "no_effective_change"
+            "/aliases", "at least one alias, each to another target than now, must be named", "no_effective_change"
         )
     if faults.found:
         raise ProjectionError(tuple(faults.found))
@@ -755,7 +763,7 @@ def merge_live(boot: Projection, live: Projection) -> Projection:
 
     Names come from `boot`. A tier that both have keeps its live replaceable fields and takes its locked ones from
     `boot`; a tier whose context limit is its server's takes everything from there. An alias that both have keeps its
-    live tier if that still exists, unless either side is a family alias.
+    live target if the tier that it leads to still exists.
 
     Raises:
         ProjectionError: the mixture is not acceptable.
@@ -769,8 +777,7 @@ def merge_live(boot: Projection, live: Projection) -> Projection:
     aliases: dict[str, object] = {}
     for alias, target in boot.aliases.items():
         now = live.aliases.get(alias)
-        keeps = isinstance(target, TierTarget) and isinstance(now, TierTarget) and now.tier in boot.tiers
-        aliases[alias] = _target_json(now if keeps and now is not None else target)
+        aliases[alias] = target_json(now if now is not None and tier_of(now) in boot.tiers else target)
     return parse({"aliases": aliases, "tiers": tiers})
 
 
@@ -787,7 +794,7 @@ def _differ(one: Tier | None, other: Tier | None) -> bool:
 
 
 def restart_only(boot: Projection, live: Projection) -> tuple[Finding, ...]:
-    """Where `live` differs from `boot` in what only a restart may change: names, locked fields, family aliases."""
+    """Where `live` differs from `boot` in what only a restart may change: names and locked fields."""
     faults = _Faults()
     for kind, ours, theirs in (("aliases", boot.aliases, live.aliases), ("tiers", boot.tiers, live.tiers)):
         for name in sorted(set(ours) ^ set(theirs)):
@@ -799,10 +806,6 @@ def restart_only(boot: Projection, live: Projection) -> tuple[Finding, ...]:
                 faults.add(f"/tiers/{tier_id}/{key}", "differs from the boot file", "restart_only")
         if (boot.tiers[tier_id].context_limit == UPSTREAM) != (live.tiers[tier_id].context_limit == UPSTREAM):
             faults.add(f"/tiers/{tier_id}/context_limit", "differs from the boot file", "restart_only")
-    for alias in sorted(set(boot.aliases) & set(live.aliases)):
-        both = (boot.aliases[alias], live.aliases[alias])
-        if both[0] != both[1] and any(type(target) is FamilyTarget for target in both):
-            faults.add(f"/aliases/{_escape(alias)}", "is a family alias and differs from the boot file", "restart_only")
     return tuple(faults.found)
 
 

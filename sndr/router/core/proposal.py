@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from sndr.router.core.projection import Finding, Projection, ProjectionError, apply_aliases, apply_tiers, thaw
+from sndr.router.core.projection import (
+    Finding,
+    Projection,
+    ProjectionError,
+    apply_aliases,
+    apply_tiers,
+    target_json,
+    thaw,
+)
 from sndr.router.core.receipt import AliasUpdate, ChangeSpec, Record, Rollback, TierReplacement
 
 __all__ = ["propose"]
@@ -34,7 +42,7 @@ def _propose(record: Record, change: ChangeSpec, *, managed: bool) -> Projection
     match change:
         case AliasUpdate(aliases=aliases):
             return apply_aliases(
-                record.current.projection, {name: {"tier": target.tier} for name, target in aliases.items()}
+                record.current.projection, {name: target_json(target) for name, target in aliases.items()}
             )
         case TierReplacement(tiers=tiers):
             return apply_tiers(record.current.projection, thaw(tiers), allow_same=managed)

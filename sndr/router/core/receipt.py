@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from sndr.router.core.projection import FrozenJson, Projection, TierTarget
+from sndr.router.core.projection import FrozenJson, Projection, Target
 
 __all__ = [
     "EVENTS_MAX",
@@ -92,9 +92,9 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class AliasUpdate:
-    """Existing aliases, each to an existing tier."""
+    """Existing aliases, each to an existing tier, or to a family with an existing natural tier."""
 
-    aliases: Mapping[str, TierTarget]
+    aliases: Mapping[str, Target]
 
 
 @dataclass(frozen=True, slots=True)

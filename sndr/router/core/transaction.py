@@ -22,7 +22,7 @@ from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code, Command, Effect, Event, WriteKind
 from sndr.router.core.evidence import check_evidence
-from sndr.router.core.projection import INTEGER_MAX, Projection, ProjectionError, TierTarget, changed_tiers, sha256
+from sndr.router.core.projection import INTEGER_MAX, Projection, ProjectionError, changed_tiers, sha256, tier_of
 from sndr.router.core.proposal import propose
 from sndr.router.core.recovery import READ_ONLY, RECOVERY, Action, Attention, AttentionCode, Standing
 
@@ -636,7 +636,7 @@ def _check_targets(machine: Machine, command: fx.UpdateAliases) -> Outcome | Cod
         return Code.NO_EFFECTIVE_CHANGE
     if _exhausted(machine, _SPARE):
         return Code.REVISION_EXHAUSTED
-    tiers = tuple(sorted({target.tier for target in moved if isinstance(target, TierTarget)}))
+    tiers = tuple(sorted({tier_of(target) for target in moved}))
     if any(proposed.tiers[tier_id].health_path is None for tier_id in tiers):
         return Code.READINESS_NOT_CONFIGURED
     receipt = _receipt(machine, command, command.change, ())
@@ -649,9 +649,7 @@ def _confirm(machine: Machine, _event: fx.TargetsReady) -> Outcome:
     assert machine.record is not None
     before = machine.record.current.projection.aliases
     after = propose(machine.record, machine.task.change).aliases
-    tiers = {
-        target.tier for alias, target in after.items() if target != before[alias] and isinstance(target, TierTarget)
-    }
+    tiers = {tier_of(target) for alias, target in after.items() if target != before[alias]}
     return machine, (fx.CheckAdmitting(machine.ticket + 1, tuple(sorted(tiers))),)
 
 

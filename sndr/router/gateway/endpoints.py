@@ -21,6 +21,7 @@ from sndr.contract import degraded
 from sndr.router.core.client_scope import may_use
 from sndr.router.core.projection import TierTarget
 from sndr.router.core.usage import Kind
+from sndr.router.gateway.fence import Fence, read_fence
 from sndr.router.gateway.journal import Journal, RequestLine
 from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
 from sndr.router.gateway.upload import FormRequest, Upload
@@ -247,14 +248,16 @@ class _Accepted:
     Attributes:
         fields: Its lines as they are sent on; made when first needed.
         fields_without_hints: The same for family aliases.
+        fence: What the client requires of the routes.
     """
 
-    __slots__ = ("client", "endpoint", "fields", "fields_without_hints", "request_id")
+    __slots__ = ("client", "endpoint", "fence", "fields", "fields_without_hints", "request_id")
 
-    def __init__(self, endpoint: Endpoint, client: Client, request_id: str | None) -> None:
+    def __init__(self, endpoint: Endpoint, client: Client, request_id: str | None, fence: Fence | None) -> None:
         self.endpoint = endpoint
         self.client = client
         self.request_id = request_id
+        self.fence = fence
         self.fields: bytes | None = None
         self.fields_without_hints: bytes | None = None
 
@@ -361,7 +364,7 @@ class Gateway:
                 context.upload = Upload(self._loop, connection, content_type, self._spool)
                 connection.collect(context.upload)
             assert context.client is not None
-            head.memo = _Accepted(endpoint, context.client, given_id)
+            head.memo = _Accepted(endpoint, context.client, given_id, read_fence(head))
         except Refused as refused:
             self.refused(context, None, None, "refused", refused.status, refused.code)
             self.send_refusal(connection, context, refused)
@@ -432,6 +435,8 @@ class Gateway:
             if special is None:
                 snapshot, tier_id, runtime = self.resolve(alias, context, request)
             else:
+                if context.head.memo.fence is not None:
+                    context.head.memo.fence.check(snapshot)
                 tier_id, runtime, context.kind = special.tier_id, special, purpose
             self.check_request(context, request, runtime)
             if client.max_concurrency is not None:
@@ -468,8 +473,14 @@ class Gateway:
 
         For a family alias the tier is decided here, from the request and the family's leases at this instant, and the
         decision is left in the context.
+
+        Raises:
+            Refused: 412, the routes are not those that the client requires.
         """
         snapshot = self.gate.snapshot
+        fence: Fence | None = context.head.memo.fence
+        if fence is not None:
+            fence.check(snapshot)
         target = snapshot.projection.aliases[alias]
         if type(target) is TierTarget:
             tier_id = target.tier
@@ -571,7 +582,7 @@ class Gateway:
             on_length: Learns the length of its body before it is written.
             snapshot: The routes that the request was judged against; None is the current ones.
         """
-        body = encode_error(context.dialect, refused.status, refused.code, refused.message, refused.param)
+        body = encode_error(context.dialect, refused.status, refused.code, refused.message, refused.param, refused.more)
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (
             b"application/problem+json" if context.dialect is Dialect.PROBLEM else b"application/json",
             context.request_id.encode(),
@@ -579,6 +590,10 @@ class Gateway:
         fields += receipt or revision_field(self.gate.snapshot if snapshot is None else snapshot)
         if context.dialect is Dialect.ANTHROPIC:
             fields += b"request-id: %b\r\n" % context.request_id.encode()
+        if refused.status == 412 and b"\r\nx-sndr-route-sha256:" not in fields:
+            snapshot = self.gate.snapshot if snapshot is None else snapshot
+            if snapshot.effective_route_sha256 is not None:
+                fields += b"x-sndr-route-sha256: %b\r\n" % snapshot.effective_route_sha256.encode()
         if refused.status == 401:
             fields += b"www-authenticate: Bearer\r\n"
         if refused.retry_after_s is not None:
@@ -694,6 +709,9 @@ class Gateway:
                     b"ready\n" if ready else b"stopping\n",
                 )  # fmt: skip
             elif path.startswith("/v1/models"):
+                fence = read_fence(context.head)
+                if fence is not None:
+                    fence.check(self.gate.snapshot)
                 self._answer(connection, context, 200, b"application/json", self._models(context, path))
             else:
                 self._manage(connection, context, body)

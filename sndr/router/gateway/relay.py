@@ -15,6 +15,7 @@ import msgspec
 from sndr.router.core.admission import Lease, Refusal, TierRuntime
 from sndr.router.core.projection import thaw
 from sndr.router.core.usage import FinishRow, StartRow, refusal
+from sndr.router.gateway.fence import FENCE_FIELDS
 from sndr.router.gateway.journal import RequestLine
 from sndr.router.gateway.workload import HINT_FIELDS
 from sndr.router.net.upstream import Call, Failure
@@ -61,7 +62,7 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _NOT_SENT_ON: Final = _HOP_BY_HOP | {
     b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key", b"cookie",
-    b"x-request-id", b"http2-settings",
+    b"x-request-id", b"http2-settings", *FENCE_FIELDS,
 }  # fmt: skip
 _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"content-length", b"x-request-id", b"request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate",

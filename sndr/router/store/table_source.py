@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import selectors
@@ -10,11 +11,11 @@ import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sndr.router.wire.routing_table import OnTableError, TableState, judge, no_table, stated_sha256, unread
 
-__all__ = ["SourceError", "load", "read_file", "run_command", "sha256_on_disk"]
+__all__ = ["SourceError", "TableView", "load", "read_file", "run_command", "sha256_on_disk"]
 
 _PIECE: Final = 65_536
 
@@ -140,3 +141,57 @@ def sha256_on_disk(path: str, max_bytes: int) -> str | None:
         return stated_sha256(read_file(path, max_bytes))
     except SourceError:
         return None
+
+
+class TableView:
+    """Shows a table that is in force, and compares it with its file. Implements `RoutingTableView`."""
+
+    def __init__(self, state: TableState, path: str | None, max_bytes: int) -> None:
+        """Make it.
+
+        Args:
+            path: The file that the table came from; None for a command's.
+        """
+        self._state = state
+        self._path = path
+        self._max_bytes = max_bytes
+        self._seen: tuple[tuple[int, int, int] | None, str | None] | None = None
+
+    def info(self) -> tuple[str | None, str] | None:
+        """Content hash and state; None when no table is configured."""
+        state = self._state
+        return None if state.source is None else (state.sha256, state.state)
+
+    async def view(self) -> Mapping[str, Any] | None:
+        """As the status shows it; the file is read on a thread, and only when it looks different from last time."""
+        state, table = self._state, self._state.table
+        if state.source is None:
+            return None
+        view: dict[str, Any] = {
+            "source": state.source,
+            "state": state.state,
+            "reason": table.degraded,
+            "content_sha256": state.sha256,
+            "generated_by": table.generated_by,
+            "vllm_pin": table.vllm_pin,
+            "presets": len(table.presets),
+            "rules": len(table.routing_rules),
+            "coverage_gaps": len(table.coverage_gaps),
+            "findings": len(state.findings),
+            "on_disk": None,
+        }
+        if self._path is not None:
+            sha256 = await asyncio.to_thread(self._look, self._path)
+            view["on_disk"] = {"content_sha256": sha256, "changed": sha256 != state.sha256}
+        return view
+
+    def _look(self, path: str) -> str | None:
+        try:
+            found = os.stat(path)
+            mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            mark = None
+        seen = self._seen
+        if seen is None or seen[0] != mark:
+            seen = self._seen = (mark, sha256_on_disk(path, self._max_bytes))
+        return seen[1]

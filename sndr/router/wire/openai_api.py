@@ -38,6 +38,7 @@ class Refused(RequestError):  # noqa: N818 - says what happened to the request
         param: Name of the offending member, where there is one.
         retry_after_s: Value of `Retry-After`, where waiting helps.
         allow: Value of `Allow`, for a 405.
+        more: Further members of the error body.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Refused(RequestError):  # noqa: N818 - says what happened to the request
         param: str | None = None,
         retry_after_s: int | None = None,
         allow: str | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(code, message)
+        self.more = more or {}
         self.status = status
         self.param = param
         self.retry_after_s = retry_after_s
@@ -392,14 +395,22 @@ def error_type(dialect: Dialect, status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
-def encode_error(dialect: Dialect, status: int, code: str, message: str, param: str | None = None) -> bytes:
-    """An error body in the caller's dialect."""
+def encode_error(
+    dialect: Dialect,
+    status: int,
+    code: str,
+    message: str,
+    param: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> bytes:
+    """An error body in the caller's dialect; `more` are further members of the error."""
+    more = more or {}
     kind = error_type(dialect, status)
     if dialect is Dialect.ANTHROPIC:
-        return _encode({"type": "error", "error": {"type": kind, "message": message}})
+        return _encode({"type": "error", "error": {"type": kind, "message": message, **more}})
     if dialect is Dialect.PROBLEM:
-        return _encode({"type": f"urn:sndr:error:{code}", "title": message, "status": status, "code": code})
-    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+        return _encode({"type": f"urn:sndr:error:{code}", "title": message, "status": status, "code": code, **more})
+    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code, **more}})
 
 
 def encode_error_event(dialect: Dialect, status: int, code: str, message: str, sequence_number: int = 0) -> bytes:

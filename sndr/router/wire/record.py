@@ -24,14 +24,18 @@ from sndr.router.core.projection import (
     NUMBER_DIGITS_MAX,
     STRING_MAX,
     TIER_ID_PATTERN,
+    FamilyTarget,
     FrozenJson,
+    OnUnready,
     Projection,
     ProjectionError,
+    Target,
     TierTarget,
     canonical,
     freeze,
     parse,
     sha256_of_encoded,
+    target_json,
     thaw,
     to_json,
 )
@@ -96,6 +100,8 @@ TOO_LARGE: Final = "route_state_too_large"
 # An unterminated string ends at the end of the text, so that a hostile file costs one pass and not one per quote.
 _STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS: Final = re.compile(r"[\[{\]}]")
+_FAMILY_PATTERN: Final = re.compile("[^\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]+")
+_ON_UNREADY_PATTERN: Final = re.compile("refuse|family_default")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _INSTANT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})\.([0-9]{3})Z")
@@ -361,7 +367,7 @@ def change_document(change: ChangeSpec) -> dict[str, object]:
     """
     document: dict[str, object] = {"kind": "rollback"}
     if isinstance(change, AliasUpdate):
-        aliases = {alias: {"tier": target.tier} for alias, target in change.aliases.items()}
+        aliases = {alias: target_json(target) for alias, target in change.aliases.items()}
         document = {"aliases": aliases, "kind": "alias_update"}
     elif isinstance(change, TierReplacement):
         tiers = {tier: thaw(patch) for tier, patch in change.tiers.items()}
@@ -694,19 +700,29 @@ def _read_receipt(shell: _Object) -> Receipt:
     return receipt
 
 
+def _read_target(shell: _Object) -> Target:
+    if "family" not in shell:
+        shell.close("tier")
+        return TierTarget(shell.text("tier", TIER_ID_PATTERN, "a tier id"))
+    shell.close("family", "natural", "on_unready")
+    return FamilyTarget(
+        shell.text("family", _FAMILY_PATTERN, "a family: 1 to 2048 characters without control characters"),
+        shell.text("natural", TIER_ID_PATTERN, "a tier id"),
+        OnUnready(shell.text("on_unready", _ON_UNREADY_PATTERN, "refuse or family_default") or "refuse"),
+    )
+
+
 def _read_change(shell: _Object) -> ChangeSpec | None:
     shell.bound(CHANGE_BYTES_MAX)
     match shell.raw("kind"):
         case "alias_update":
             shell.close("aliases", "kind")
             entries = shell.child("aliases")
-            aliases: dict[str, TierTarget] = {}
+            aliases: dict[str, Target] = {}
             for alias in entries:
                 if ALIAS_PATTERN.fullmatch(alias) is None:
                     entries.bad(alias, "is not an alias")
-                target = entries.child(alias)
-                target.close("tier")
-                aliases[alias] = TierTarget(target.text("tier", TIER_ID_PATTERN, "a tier id"))
+                aliases[alias] = _read_target(entries.child(alias))
             return AliasUpdate(MappingProxyType(aliases))
         case "tier_replacement":
             shell.close("kind", "tiers")

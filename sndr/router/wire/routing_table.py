@@ -50,6 +50,11 @@ class TableState:
     fatal: bool = False
 
     @property
+    def state(self) -> str:
+        """`in_force` or `degraded`."""
+        return "in_force" if self.table.degraded is None else "degraded"
+
+    @property
     def presets(self) -> Presets:
         """Rows of a table in force; of rows of a family with the same key the first."""
         families: dict[str, dict[str, PresetRow]] = {}

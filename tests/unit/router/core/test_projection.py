@@ -274,7 +274,8 @@ def test_an_alias_moves_and_may_leave_its_tier_without_one() -> None:
         ({"llm.primary": {"tier": "primary"}}, "no_effective_change"),
         ({"llm.primary": {"tier": "secondary"}, "llm.secondary": {"tier": "secondary"}}, "no_effective_change"),
         ({}, "no_effective_change"),
-        ({"llm.primary": {"family": "f", "natural": "primary", "on_unready": "refuse"}}, "restart_only"),
+        ({"llm.primary": {"family": "f", "natural": "gone", "on_unready": "refuse"}}, "unknown_tier"),
+        ({"llm.primary": {"family": "f", "natural": "primary"}}, "invalid_change"),
         ({"llm.primary": "secondary"}, "invalid_change"),
         ([], "invalid_change"),
     ],
@@ -345,7 +346,7 @@ def test_what_only_a_restart_may_change_is_found() -> None:
     live["aliases"]["x"] = live["aliases"].pop("llm.secondary")
     live["tiers"]["primary"]["auth_env"] = "KEY"
     live["tiers"]["secondary"]["context_limit"] = "upstream"
-    live["aliases"]["llm.primary"] = {"family": "f", "natural": "primary", "on_unready": "refuse"}
+    live["aliases"]["llm.primary"] = {"family": "f", "natural": "secondary", "on_unready": "refuse"}
     found = routes.restart_only(routes.parse(boot), routes.parse(live))
     assert [finding.pointer for finding in found] == [
         "/aliases/llm.secondary",
@@ -353,7 +354,6 @@ def test_what_only_a_restart_may_change_is_found() -> None:
         "/tiers/third",
         "/tiers/primary/auth_env",
         "/tiers/secondary/context_limit",
-        "/aliases/llm.primary",
     ]
     assert {finding.code for finding in found} == {"restart_only"}
     changed = routes.apply_tiers(records.boot(), {"primary": {"model": "m9"}})
