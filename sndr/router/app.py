@@ -29,13 +29,16 @@ from sndr.router.core.listener import parse_listener
 from sndr.router.core.readiness import Thresholds, TierReadiness
 from sndr.router.gateway.endpoints import Client, Credentials, Gateway
 from sndr.router.gateway.gate import DataGate
-from sndr.router.gateway.journal import Journal
+from sndr.router.gateway.journal import Form, Journal
+from sndr.router.gateway.peers import Cors, Proxies
 from sndr.router.gateway.published import Published, build_snapshot
 from sndr.router.gateway.relay import Backend, Timeouts
 from sndr.router.metrics import Metrics
 from sndr.router.net.flow import AfterWrites, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
+from sndr.router.net.tls import Certificate, client_context
+from sndr.router.net.unix_socket import UnixSocket
 from sndr.router.net.upstream import Origin, UpstreamPool
 from sndr.router.store import table_source
 from sndr.router.store.admission import AdmissionFile
@@ -86,6 +89,7 @@ class App:
         config: BootConfig,
         *,
         log_descriptor: int | None = None,
+        log_form: Form = "json",
         ledger: Ledger | None = None,
         record: Record | None = None,
         table: TableState | None = None,
@@ -94,7 +98,11 @@ class App:
 
         Args:
             table: The routing table, as it was read before anything was locked; None is none.
+            log_form: Of the log's lines.
             record: What the live authority says; None serves the boot file's routes.
+
+        Raises:
+            InputError: The certificate or the decision log cannot be used.
         """
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -103,14 +111,19 @@ class App:
         self._tls: ssl.SSLContext | None = None
         self._listeners: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unix_paths: list[str] = []
+        self._unix: list[UnixSocket] = []
         self.addresses: list[str] = []
         self.started_at = time.time()
         self._started = loop.time()
         self.state = "starting"
         self.ticker = Ticker(loop)
         self._turns = Turns(loop)
-        self.journal = Journal(log_descriptor)
+        server = config.server
+        self.certificate: Certificate | None = None
+        if config.paths.tls_cert is not None and config.paths.tls_key is not None:
+            self.certificate = Certificate(config.paths.tls_cert, config.paths.tls_key)
+        self.decisions = None if config.paths.decision_log is None else _open_log(config.paths.decision_log)
+        self.journal = Journal(log_descriptor, form=log_form)
         self.admission = Admission()
         purposes = config.purposes
         self.metrics = Metrics(
@@ -170,6 +183,9 @@ class App:
             spool=TemporarySpool,
             max_body_bytes=config.server.max_body_bytes,
             receipts=config.router.receipt_headers,
+            proxies=Proxies(server.trusted_proxies) if server.trusted_proxies else None,
+            cors=Cors(server.cors.allow_origins) if server.cors.allow_origins else None,
+            decisions=self.decisions,
             renames=config.router.response_model == "alias",
             table=table.table,
         )
@@ -236,7 +252,7 @@ class App:
         is_tls = parts.scheme == "https"
         host, port = parts.hostname or "", parts.port or (443 if is_tls else 80)
         if is_tls and self._tls is None:
-            self._tls = ssl.create_default_context()
+            self._tls = client_context()
         key = (is_tls, host, port)
         pool = self._pools.get(key)
         if pool is None:
@@ -291,17 +307,24 @@ class App:
         for listener in self._config.listeners:
             try:
                 if listener.path is not None:
-                    _remove_stale_socket(listener.path)
+                    bound = UnixSocket(listener.path)
+                    self._unix.append(bound)
                     server: asyncio.Server = await self._loop.create_unix_server(
-                        self.server.protocol, listener.path, backlog=backlog
+                        self.server.protocol, sock=bound.socket, backlog=backlog
                     )
-                    self._unix_paths.append(listener.path)
                     self.addresses.append(listener.text)
                 else:
                     server = await self._loop.create_server(
-                        self.server.protocol, listener.host, listener.port or 0, backlog=backlog
+                        self.server.protocol,
+                        listener.host,
+                        listener.port or 0,
+                        backlog=backlog,
+                        ssl=None if self.certificate is None else self.certificate.context,
+                        ssl_handshake_timeout=None
+                        if self.certificate is None
+                        else self._config.server.header_timeout_s,
                     )
-                    self.addresses.extend(_address(bound) for bound in server.sockets)
+                    self.addresses.extend(_address(one) for one in server.sockets)
             except OSError as error:
                 await self.stop(0)
                 raise InputError(
@@ -341,9 +364,8 @@ class App:
         self.journal.event("stopping", in_flight=len(self.gateway.exchanges))
         for listener in self._listeners:
             listener.close()
-        for path in self._unix_paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        for bound in self._unix:
+            bound.remove()
         self.server.stop()
         await self.server.drained(grace_s)
         cut = self.gateway.cut_all()
@@ -360,6 +382,26 @@ class App:
         self.ticker.close()
         self.journal.event("stopped", cut=cut)
         await asyncio.to_thread(self.journal.close)
+        if self.decisions is not None:
+            await asyncio.to_thread(self.decisions.close)
+
+    def reload(self) -> None:
+        """Open the decision log's file again, and read certificate and key; what cannot be had stays as it is."""
+        done: dict[str, object] = {}
+        if self.decisions is not None:
+            try:
+                self.decisions.reopen()
+                done["decision_log"] = "reopened"
+            except OSError as error:
+                done["decision_log"] = f"kept: {error.strerror}"
+        if self.certificate is not None:
+            try:
+                self.certificate.reload()
+                done["tls"] = "reloaded"
+            except InputError as error:
+                done["tls"] = f"kept: {error.message}"
+        kept = any(str(outcome).startswith("kept") for outcome in done.values())
+        self.journal.event("reloaded", level="error" if kept else "info", **done)
 
     def _spawn(self, coroutine: Any) -> None:
         task: asyncio.Task[None] = self._loop.create_task(coroutine)
@@ -370,6 +412,8 @@ class App:
         while True:
             await asyncio.sleep(LOG_FLUSH_S)
             self.journal.flush()
+            if self.decisions is not None:
+                self.decisions.flush()
 
     def _readiness_changed(self, target: Target, state: TierReadiness) -> None:
         self.journal.event(
@@ -414,19 +458,11 @@ def _address(bound: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _remove_stale_socket(path: str) -> None:
-    """Remove a socket file that nobody listens on; anything else in its place makes the bind fail."""
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _open_log(path: str) -> Journal:
     try:
-        probe.settimeout(1)
-        probe.connect(path)
-    except ConnectionRefusedError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    except OSError:
-        pass
-    finally:
-        probe.close()
+        return Journal.to_file(path)
+    except OSError as error:
+        raise InputError("decision_log_unusable", f"server.decision_log_path: {path}: {error.strerror}") from error
 
 
 def _notify(state: str) -> None:
@@ -437,6 +473,12 @@ def _notify(state: str) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.connect("\0" + path[1:] if path[0] == "@" else path)
         sock.sendall(state.encode())
+
+
+def _reload(app: App) -> None:
+    _notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    app.reload()
+    _notify("READY=1")
 
 
 class _FaultLog:
@@ -535,7 +577,12 @@ def _check_operator(config: BootConfig) -> None:
 
 
 async def _serve(
-    config: BootConfig, table: TableState, attach: Callable[[App], None] | None, *, allow_volatile: bool
+    config: BootConfig,
+    table: TableState,
+    attach: Callable[[App], None] | None,
+    *,
+    allow_volatile: bool,
+    log_form: Form,
 ) -> int:
     loop = asyncio.get_running_loop()
     files = _Files(config, allow_volatile=allow_volatile)
@@ -551,7 +598,7 @@ async def _serve(
     if files.authority is not None:
         authority = AuthorityWriter(files.authority, config.projection)
     record = None if files.authority is None else files.authority.record
-    app = App(config, log_descriptor=sys.stderr.fileno(), ledger=ledger, record=record, table=table)
+    app = App(config, log_descriptor=sys.stderr.fileno(), log_form=log_form, ledger=ledger, record=record, table=table)
     loop.set_exception_handler(_FaultLog(app.journal))
     try:
         return await _serve_until_told(app, config, attach, authority)
@@ -575,6 +622,8 @@ async def _serve_until_told(
     def log(event: str, fields: Mapping[str, object]) -> None:
         level = {"attention": "warning", "internal_error": "error"}.get(event, "info")
         app.journal.event(event, level=level, **fields)
+        if app.decisions is not None:
+            app.decisions.line(event, **fields)
 
     quiescence = Quiescence(app.gate, app.prober, log, store)
     if store is not None:
@@ -602,6 +651,7 @@ async def _serve_until_told(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app)
     await app.start()
     _notify("READY=1")
     await stop.wait()
@@ -655,13 +705,20 @@ def _go_live(
     return coordinator
 
 
-def run(config: BootConfig, *, attach: Callable[[App], None] | None = None, allow_volatile: bool = False) -> int:
+def run(
+    config: BootConfig,
+    *,
+    attach: Callable[[App], None] | None = None,
+    allow_volatile: bool = False,
+    log_form: Form = "json",
+) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Args:
         config: The boot configuration.
         attach: Called with the application before it listens.
         allow_volatile: Accept an authority on a file system in memory; tests only.
+        log_form: Of the log on standard error.
 
     Returns:
         0 after an orderly stop.
@@ -681,7 +738,7 @@ def run(config: BootConfig, *, attach: Callable[[App], None] | None = None, allo
     bytearray(HEAP_KEPT_BYTES)
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, table, attach, allow_volatile=allow_volatile))
+        return runner.run(_serve(config, table, attach, allow_volatile=allow_volatile, log_form=log_form))
 
 
 def load_table(config: BootConfig) -> TableState:

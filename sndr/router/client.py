@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -134,17 +135,32 @@ def _check_url(url: str) -> None:
         raise InputError("invalid_url", "--url without TLS must be loopback, a private address or a unix socket")
 
 
+def _verification(tls_cert: str | None) -> ssl.SSLContext:
+    if tls_cert is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(tls_cert)
+    except (OSError, ssl.SSLError) as exc:
+        raise InputError("tls_unusable", f"server.tls_cert: {tls_cert}: cannot be read as PEM certificates") from exc
+    return context
+
+
 class Client:
     """One gateway, one credential. Use as a context manager."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, tls_cert: str | None = None) -> None:
         """Prepare to talk; nothing is sent yet.
 
         Args:
             url: ``http(s)://host:port`` or ``unix:/path``.
+            tls_cert: The gateway's own certificate: it and nothing else is accepted, whatever name is in it. Absent:
+                the system's authorities (or `SSL_CERT_FILE`) and the name in the URL decide.
 
         Raises:
-            InputError: `invalid_url`.
+            InputError: `invalid_url`, `tls_unusable`.
             TransportError: The host has no address.
         """
         self.url = url
@@ -154,6 +170,7 @@ class Client:
         self._http = httpx.Client(
             base_url="http://localhost" if uds is not None else url,
             transport=httpx.HTTPTransport(uds=uds) if uds is not None else None,
+            verify=_verification(tls_cert) if url.startswith("https:") else False,
             headers={"accept": "application/json", **({"authorization": f"Bearer {token}"} if token else {})},
             trust_env=False,
             follow_redirects=False,

@@ -41,17 +41,19 @@ def connect(config_path: str | None, url: str | None, auth_env: str | None) -> C
 
     The address is `url`, else the boot file's first listener, else the default one. The credential comes from the
     variable `auth_env`, else from the boot file's operator variable, `SNDR_ROUTER_OPERATOR_TOKEN` or the boot file's
-    client variable, whichever is set first.
+    client variable, whichever is set first. Over TLS the boot file names the certificate to expect; one behind `url`
+    must be trusted by the system.
     """
     from sndr.router import client
 
-    address = client.DEFAULT_URL
+    address, tls_cert = client.DEFAULT_URL, None
     names = [client.OPERATOR_TOKEN_ENV]
     if config_path is not None:
         from sndr.router import configuration
 
         config = configuration.load(config_path, None)
         address = client.address_of(config)
+        tls_cert = config.paths.tls_cert if url is None else None
         server = config.server
         names = [name for name in (server.operator_auth_env, client.OPERATOR_TOKEN_ENV, server.auth_env) if name]
     if auth_env is not None:
@@ -62,7 +64,7 @@ def connect(config_path: str | None, url: str | None, auth_env: str | None) -> C
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise CommandError("credential_invalid", "the credential holds characters that no header can carry", 2)
     try:
-        return client.Client(url or address, token)
+        return client.Client(url or address, token, tls_cert=tls_cert)
     except InputError as error:
         raise CommandError(error.code, error.message, 2) from error
 

@@ -12,11 +12,15 @@ __all__ = ["serve"]
 @click.command("serve")
 @click.option("--config", "config_path", required=True, metavar="FILE", help="The boot file (TOML).")
 @click.option("--listen", multiple=True, metavar="ADDR", help="Listen here instead of server.listen; repeatable.")
+@click.option(
+    "--log-format", type=click.Choice(["json", "text"]), default="json", help="Form of the log's lines; default json."
+)
 @click.option("--allow-volatile-filesystem", "allow_volatile", is_flag=True, hidden=True)
-def serve(config_path: str, listen: tuple[str, ...], allow_volatile: bool) -> int:
+def serve(config_path: str, listen: tuple[str, ...], log_format: str, allow_volatile: bool) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
-    Running requests get server.shutdown_grace_s to finish. The log goes to standard error, one JSON line per event.
+    Running requests get server.shutdown_grace_s to finish. The log goes to standard error, one line per
+    event. SIGHUP opens the decision log again and reloads certificate and key.
     Exit: 0 after an orderly stop, 2 when the gateway refuses to start, 3 when another one holds a lock.
     """
     from sndr.cli.output import CommandError
@@ -25,6 +29,6 @@ def serve(config_path: str, listen: tuple[str, ...], allow_volatile: bool) -> in
 
     config = configuration.load(config_path, os.environ, listen=listen)
     try:
-        return app.run(config, allow_volatile=allow_volatile)
+        return app.run(config, allow_volatile=allow_volatile, log_form="text" if log_format == "text" else "json")
     except (InputError, AuthorityError) as error:
         raise CommandError(error.code, error.message, 3 if error.code.endswith("_lock_held") else 2) from error

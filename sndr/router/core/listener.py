@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 from sndr.router.core.projection import Endpoint, Overlap, compare_endpoints, endpoint
 
-__all__ = ["Listener", "is_loopback", "is_own_listener", "parse_listener"]
+__all__ = ["Listener", "check_origin", "check_proxy", "is_loopback", "is_own_listener", "parse_listener"]
 
 _UNIX_PATH_MAX: Final = 107
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
 _HOST_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
@@ -51,6 +55,37 @@ def parse_listener(text: str) -> Listener:
     elif not bare or not set(bare) <= _HOST_CHARACTERS or (bare.replace(".", "").isdigit() and not _is_address(bare)):
         raise ValueError("must name a host or an address before the port")
     return Listener(text, bare, int(port), None)
+
+
+def check_proxy(text: str) -> None:
+    """Judge an entry of `trusted_proxies`: an address, a network, or ``unix``.
+
+    Raises:
+        ValueError: with a text that completes "trusted_proxies …".
+    """
+    if text == "unix":
+        return
+    try:
+        ip_network(text)
+    except ValueError as exc:
+        raise ValueError(
+            "must be an address, a network such as 10.0.0.0/8 without host bits, or unix; names are not looked up"
+        ) from exc
+
+
+def check_origin(text: str) -> None:
+    """Judge an entry of `allow_origins`: ``*``, or an origin exactly as browsers send it.
+
+    Raises:
+        ValueError: with a text that completes "allow_origins …".
+    """
+    if text == "*":
+        return
+    match = _ORIGIN.fullmatch(text)
+    if match is None or int(match["port"] or 1) > 65535:
+        raise ValueError('must be "*" or an origin as browsers send it: scheme://host[:port], lower case')
+    if (match["scheme"], match["port"]) in (("http", "80"), ("https", "443")):
+        raise ValueError(f"must leave out :{match['port']}, which browsers do for {match['scheme']}")
 
 
 def is_loopback(listener: Listener) -> bool:

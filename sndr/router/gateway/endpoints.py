@@ -23,6 +23,7 @@ from sndr.router.core.projection import TierTarget
 from sndr.router.core.usage import Kind
 from sndr.router.gateway.fence import Fence, read_fence
 from sndr.router.gateway.journal import Journal, RequestLine
+from sndr.router.gateway.peers import Cors, Peer, Proxies
 from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
 from sndr.router.gateway.upload import FormRequest, Upload
 from sndr.router.gateway.workload import Workload
@@ -201,10 +202,11 @@ class Context:
         request_bytes: Length of the body.
         family: The alias leads to a model family.
         routing: What was decided for it, where it is.
+        peer: The other end, where proxies or other origins are configured.
     """
 
-    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "family", "head", "kind", "request_bytes",
-                 "request_id", "role", "routing", "started", "upload", "wall_ms")  # fmt: skip
+    __slots__ = ("client", "client_id", "counted", "dialect", "endpoint", "family", "head", "kind", "peer",
+                 "request_bytes", "request_id", "role", "routing", "started", "upload", "wall_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -231,6 +233,7 @@ class Context:
         self.upload: Upload | None = None
         self.family = False
         self.routing: Routing | None = None
+        self.peer: Peer | None = None
 
     def release(self) -> None:
         """Give back the client's concurrency slot and the upload's file, if there are any."""
@@ -251,9 +254,12 @@ class _Accepted:
         fence: What the client requires of the routes.
     """
 
-    __slots__ = ("client", "endpoint", "fence", "fields", "fields_without_hints", "request_id")
+    __slots__ = ("client", "endpoint", "fence", "fields", "fields_without_hints", "peer", "request_id")
 
-    def __init__(self, endpoint: Endpoint, client: Client, request_id: str | None, fence: Fence | None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, client: Client, request_id: str | None, fence: Fence | None, peer: Peer | None
+    ) -> None:
+        self.peer = peer
         self.endpoint = endpoint
         self.client = client
         self.request_id = request_id
@@ -281,6 +287,9 @@ class Gateway:
         spool: Callable[[], Spool] | None = None,
         max_body_bytes: int = 33_554_432,
         receipts: bool = False,
+        proxies: Proxies | None = None,
+        cors: Cors | None = None,
+        decisions: Journal | None = None,
         renames: bool = False,
         table: Table | None = None,
     ) -> None:
@@ -296,6 +305,10 @@ class Gateway:
         self.purposes: Final = purposes or {}
         self._spool = spool
         self.receipts: Final = receipts
+        self.decisions: Final = decisions
+        self._proxies = proxies
+        self._cors = cors
+        self._looks: Final = proxies is not None or cors is not None
         self.renames: Final = renames
         self.workload: Final = Workload(
             degraded("there is no routing table") if table is None else table, self.can_take
@@ -319,7 +332,7 @@ class Gateway:
             length = head.content_length
             if length is not None and length <= self._max_body_bytes:
                 endpoint = memo.endpoint
-                connection.context = Context(
+                context = connection.context = Context(
                     head,
                     memo.request_id or self._new_id(),
                     time.monotonic(),
@@ -328,11 +341,17 @@ class Gateway:
                     endpoint,
                     endpoint.dialect,
                 )
+                context.peer = memo.peer
                 return self._max_body_bytes
         given = head.fields.get(b"x-request-id")
         given_id = given.decode() if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
         context = connection.context = Context(head, given_id or self._new_id(), time.monotonic())
         path = head.path
+        if self._looks:
+            context.peer = self._look(connection, head)
+            if self._cors is not None and head.method == "OPTIONS":
+                self._preflight(connection, context, self._cors)
+                return -1
         try:
             endpoint = ROUTED.get(path)
             if endpoint is None:
@@ -364,7 +383,7 @@ class Gateway:
                 context.upload = Upload(self._loop, connection, content_type, self._spool)
                 connection.collect(context.upload)
             assert context.client is not None
-            head.memo = _Accepted(endpoint, context.client, given_id, read_fence(head))
+            head.memo = _Accepted(endpoint, context.client, given_id, read_fence(head), context.peer)
         except Refused as refused:
             self.refused(context, None, None, "refused", refused.status, refused.code)
             self.send_refusal(connection, context, refused)
@@ -555,14 +574,43 @@ class Gateway:
                 None, None, None,
             )  # fmt: skip
         if self.journal is not None:
-            self.journal.request(
-                RequestLine(
-                    self.journal.timestamp(context.wall_ms + total_ms), "info", "request", context.request_id,
-                    context.client_id or None, endpoint.name if endpoint is not None else None, alias, tier_id,
-                    snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
-                )
+            line = RequestLine(
+                self.journal.timestamp(context.wall_ms + total_ms), "info", "request", context.request_id,
+                context.client_id or None, endpoint.name if endpoint is not None else None, alias, tier_id,
+                snapshot.route_revision, outcome, status, code, None, total_ms, None, None,
             )  # fmt: skip
+            if context.peer is not None:
+                line.address, line.scheme = context.peer.address, context.peer.scheme
+            self.journal.request(line)
+        if self.decisions is not None and endpoint is not None and context.client is not None:
+            self.decide(context, alias, tier_id, snapshot, None, code or outcome)
         context.release()
+
+    def decide(
+        self,
+        context: Context,
+        alias: str | None,
+        tier_id: str | None,
+        snapshot: Snapshot,
+        runtime: TierRuntime | None,
+        decision: str,
+    ) -> None:
+        """Write down where a request was sent, or why it was not; only with a decision log."""
+        decisions, endpoint, client = self.decisions, context.endpoint, context.client
+        assert decisions is not None
+        decisions.line(
+            "route",
+            id=context.request_id,
+            client=None if client is None else client.id,
+            endpoint=None if endpoint is None else endpoint.name,
+            alias=alias,
+            decision=decision,
+            tier=tier_id,
+            tier_generation=None if runtime is None else runtime.generation,
+            route_revision=snapshot.route_revision,
+            effective_route_sha256=snapshot.effective_route_sha256,
+            routing=None if context.routing is None else msgspec.Raw(context.routing.text.encode()),
+        )
 
     def send_refusal(
         self,
@@ -594,6 +642,8 @@ class Gateway:
             snapshot = self.gate.snapshot if snapshot is None else snapshot
             if snapshot.effective_route_sha256 is not None:
                 fields += b"x-sndr-route-sha256: %b\r\n" % snapshot.effective_route_sha256.encode()
+        if context.peer is not None:
+            fields += context.peer.fields
         if refused.status == 401:
             fields += b"www-authenticate: Bearer\r\n"
         if refused.retry_after_s is not None:
@@ -634,6 +684,19 @@ class Gateway:
     def _new_id(self) -> str:
         self._id_count += 1
         return f"{self._id_prefix}{self._id_count:08x}"
+
+    def _look(self, connection: Connection, head: RequestHead) -> Peer:
+        address: str | None = None
+        scheme: str | None = None
+        if self._proxies is not None:
+            address, scheme = self._proxies.look(head, connection.peername, is_tls=connection.is_tls)
+        return Peer(address, scheme, b"" if self._cors is None else self._cors.fields(head))
+
+    def _preflight(self, connection: Connection, context: Context, cors: Cors) -> None:
+        """OPTIONS comes without credentials, by the browser's rules; its answer tells nothing that is not public."""
+        fields = b"x-request-id: %b\r\n%b" % (context.request_id.encode(), cors.preflight(context.head))
+        connection.start(204, fields, None)
+        connection.end()
 
     def _authenticate(self, context: Context) -> None:
         role, client = self.credentials.identify(context.head)
@@ -721,6 +784,8 @@ class Gateway:
     def _answer(self, connection: Connection, context: Context, status: int, content_type: bytes, body: bytes) -> None:
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, context.request_id.encode())
         fields += revision_field(self.gate.snapshot)
+        if context.peer is not None:
+            fields += context.peer.fields
         connection.respond(status, fields, body)
 
     def _models(self, context: Context, path: str) -> bytes:
@@ -815,6 +880,8 @@ class Gateway:
             b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers
         )
         fields += b"x-request-id: %b\r\n%b" % (context.request_id.encode(), revision_field(self.gate.snapshot))
+        if context.peer is not None:
+            fields += context.peer.fields
         waiting.connection.respond(response.status, fields, response.body)
 
 

@@ -1,4 +1,4 @@
-"""One log line per request, and a few events: JSON lines through a buffer and a thread, never through the loop.
+"""One log line per request, and a few events: lines through a buffer and a thread, never through the loop.
 
 Lines hold names from the configuration, ids, codes and numbers. Nothing that a client or a model server wrote gets in,
 except a request id, whose characters are checked where it is read.
@@ -10,11 +10,14 @@ import os
 import queue
 import threading
 import time
-from typing import Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["Journal", "RequestLine"]
+__all__ = ["Form", "Journal", "RequestLine"]
+
+Form = Literal["json", "text"]
+FILE_MODE: Final = 0o600
 
 BUFFER_BYTES: Final = 65_536
 BACKLOG_BYTES: Final = 16_777_216
@@ -23,8 +26,11 @@ BACKLOG_BYTES: Final = 16_777_216
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class RequestLine(msgspec.Struct):
-    """The line of a request; members in the order in which they are printed."""
+class RequestLine(msgspec.Struct, omit_defaults=True):
+    """The line of a request; members in the order in which they are printed.
+
+    Address and scheme are there where proxies are configured.
+    """
 
     at: str
     level: str
@@ -42,6 +48,22 @@ class RequestLine(msgspec.Struct):
     total_ms: int
     prompt_tokens: int | None
     completion_tokens: int | None
+    address: str | None = None
+    scheme: str | None = None
+
+
+def _encode_text(line: object) -> bytes:
+    """For people: instant, level, event, then `name=value` of what there is."""
+    members: dict[str, Any] = msgspec.to_builtins(line)
+    words = [str(members.pop(name)) for name in ("at", "level", "event")]
+    words += [f"{name}={_word(value)}" for name, value in members.items() if value is not None]
+    return " ".join(words).encode()
+
+
+def _word(value: object) -> str:
+    if isinstance(value, str) and value.isprintable() and value and not set(value) & {" ", '"', "="}:
+        return value
+    return _encode(value).decode()
 
 
 class Journal:
@@ -51,8 +73,11 @@ class Journal:
         dropped: Lines that were thrown away because nobody took them.
     """
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None, *, form: Form = "json") -> None:
+        """Write to a descriptor; None throws everything away."""
         self._descriptor = descriptor
+        self._path: str | None = None
+        self._form: Any = _encode if form == "json" else _encode_text
         self._lines: list[bytes] = []
         self._bytes = 0
         self._second = -1
@@ -66,6 +91,33 @@ class Journal:
             self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
             self._thread.start()
 
+    @classmethod
+    def to_file(cls, path: str) -> Journal:
+        """Write to the end of a file, made with mode 0600 where it is absent.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        journal = cls(_append_to(path))
+        journal._path = path
+        return journal
+
+    def reopen(self) -> None:
+        """Write to whatever has the file's name now: what was renamed away gets no further lines.
+
+        Raises:
+            OSError: It cannot be opened; lines go on to the file that they went to.
+        """
+        if self._path is None or self._descriptor is None:
+            return
+        self.flush()
+        fresh = _append_to(self._path)
+        try:
+            # One step for the writing thread: it never sees a closed descriptor.
+            os.dup2(fresh, self._descriptor, inheritable=False)
+        finally:
+            os.close(fresh)
+
     def timestamp(self, wall_ms: int) -> str:
         """RFC 3339 in UTC with milliseconds."""
         second, ms = divmod(wall_ms, 1000)
@@ -78,7 +130,7 @@ class Journal:
         """Add the line of a request."""
         if self._descriptor is None:
             return
-        data = _encode(line)
+        data: bytes = self._form(line)
         self._lines.append(data)
         self._bytes += len(data)
         if self._bytes > BUFFER_BYTES:
@@ -89,8 +141,18 @@ class Journal:
         if self._descriptor is None:
             return
         line = {"at": self.timestamp(time.time_ns() // 1_000_000), "level": level, "event": event, **members}
-        self._lines.append(_encode(line))
+        self._lines.append(self._form(line))
         self.flush()
+
+    def line(self, event: str, **members: object) -> None:
+        """Add the line of something that happens per request."""
+        if self._descriptor is None:
+            return
+        data: bytes = self._form({"at": self.timestamp(time.time_ns() // 1_000_000), "event": event, **members})
+        self._lines.append(data)
+        self._bytes += len(data)
+        if self._bytes > BUFFER_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Hand what was collected to the writing thread."""
@@ -112,7 +174,10 @@ class Journal:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
+            if self._path is not None and self._descriptor is not None and not self._thread.is_alive():
+                os.close(self._descriptor)
             self._thread = None
+            self._descriptor = None
 
     def _write(self) -> None:
         descriptor = self._descriptor
@@ -126,3 +191,7 @@ class Journal:
                 self.dropped += 1
             with self._lock:
                 self._backlog -= len(data)
+
+
+def _append_to(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, FILE_MODE)

@@ -62,11 +62,12 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _NOT_SENT_ON: Final = _HOP_BY_HOP | {
     b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key", b"cookie",
-    b"x-request-id", b"http2-settings", *FENCE_FIELDS,
+    b"x-request-id", b"http2-settings", b"origin", b"forwarded", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-proto",
+    b"x-forwarded-host", b"x-forwarded-port", *FENCE_FIELDS,
 }  # fmt: skip
 _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"content-length", b"x-request-id", b"request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate",
-    b"alt-svc",
+    b"alt-svc", b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-expose-headers",
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
     b"x-sndr-workload", b"x-sndr-length", b"x-sndr-mode", b"x-sndr-outcome", b"x-sndr-rule", b"x-sndr-evidence-tag",
     b"x-sndr-gap",
@@ -298,6 +299,8 @@ class Exchange:
         now = gateway.time()
         queue_ms = int((now - context.started) * 1000)
         gateway.exchanges.add(self)
+        if gateway.decisions is not None:
+            gateway.decide(context, self._alias, self._tier_id, self._snapshot, self._runtime, "admitted")
         ledger = gateway.ledger
         if ledger is None:
             self._dispatch()
@@ -409,6 +412,8 @@ class Exchange:
             fields += b"request-id: %b\r\n" % context.request_id.encode()
         if gateway.receipts or self._snapshot.route_revision is not None:
             fields += gateway.receipt_fields(context, self._snapshot, self._alias, self._tier_id)
+        if context.peer is not None:
+            fields += context.peer.fields
         length = head.content_length
         content_type = head.fields.get(b"content-type", b"")[:17].lower()
         self._stream = is_stream = content_type == b"text/event-stream"
@@ -686,13 +691,14 @@ class Exchange:
             )
         journal = gateway.journal
         if journal is not None:
-            journal.request(
-                RequestLine(
-                    journal.timestamp(wall_ms), "info", "request", context.request_id, context.client_id,
-                    endpoint.name, self._alias, self._tier_id, self._snapshot.route_revision, self._outcome,
-                    self._status, self._error_code, first_ms, total_ms, prompt, completion,
-                )
+            line = RequestLine(
+                journal.timestamp(wall_ms), "info", "request", context.request_id, context.client_id,
+                endpoint.name, self._alias, self._tier_id, self._snapshot.route_revision, self._outcome,
+                self._status, self._error_code, first_ms, total_ms, prompt, completion,
             )  # fmt: skip
+            if context.peer is not None:
+                line.address, line.scheme = context.peer.address, context.peer.scheme
+            journal.request(line)
         context.release()
 
 

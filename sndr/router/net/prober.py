@@ -28,6 +28,7 @@ from sndr.router.core.readiness import (
     proven,
     step,
 )
+from sndr.router.net.tls import client_context
 from sndr.router.wire.http1 import Malformed, ResponseReader
 
 __all__ = ["BODY_MAX_BYTES", "Prober", "Target"]
@@ -243,7 +244,7 @@ class Prober:
         host = parts.hostname or ""
         is_tls = parts.scheme == "https"
         if is_tls and self._tls is None:
-            self._tls = ssl.create_default_context()
+            self._tls = client_context()
         reader, writer = await asyncio.open_connection(
             host, parts.port or (443 if is_tls else 80), ssl=self._tls if is_tls else None, limit=_READ_BYTES
         )

@@ -262,7 +262,9 @@ class Connection(asyncio.Protocol):
         state = self._state
         self._eof = True
         if state == _FLUSH:
-            return True  # everything was produced; only the socket is slow
+            # Everything was produced; only the socket is slow. (TLS has no half-closed state: its transport sends what
+            # it has, and closes.)
+            return bool(self._transport.can_write_eof())
         if state == _LINGER:
             return False
         self._leave()
@@ -319,6 +321,16 @@ class Connection(asyncio.Protocol):
     def started(self) -> bool:
         """Whether the response's head was written."""
         return self._started
+
+    @property
+    def peername(self) -> object:
+        """The peer's socket address."""
+        return self._transport.get_extra_info("peername")
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the client came through TLS that ends here."""
+        return self._transport.get_extra_info("sslcontext") is not None
 
     def answer_later(self, responder: Responder) -> None:
         """Leave the current request with `responder`, who will call `start`, `write` and `end`, or `respond`."""
@@ -599,13 +611,14 @@ class Connection(asyncio.Protocol):
         response. So the write side is closed first and the rest of the request is thrown away for a moment.
         """
         transport = self._transport
-        if self._eof or not transport.can_write_eof() or (self._reader.complete and not self._reader.buffered):
+        if self._eof or (self._reader.complete and not self._reader.buffered):
             self._state = _CLOSED
             transport.close()
             return
         self._state = _LINGER
         self._deadline = self._server.ticker.now + LINGER_S
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
         if self._paused_reading:
             self._paused_reading = False
             transport.resume_reading()

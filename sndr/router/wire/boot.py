@@ -1,6 +1,6 @@
 """The boot TOML: text in, one frozen configuration or every fault at once out.
 
-The file is read once. Nothing in it is ignored: a key that this release cannot honour is a fault that says so. Secrets
+The file is read once. Nothing in it is ignored: a reserved word is a fault that says so. Secrets
 are named by environment variables; their values live in `Secrets`, which never prints them.
 """
 
@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -24,26 +24,22 @@ from pydantic_core import ErrorDetails
 from sndr.errors import InputError
 from sndr.router.core import projection
 from sndr.router.core.client_scope import may_use
-from sndr.router.core.listener import Listener, is_loopback, is_own_listener, parse_listener
+from sndr.router.core.listener import (
+    Listener,
+    check_origin,
+    check_proxy,
+    is_loopback,
+    is_own_listener,
+    parse_listener,
+)
 from sndr.router.wire import boot_model
 from sndr.router.wire.boot_model import Boot, Client, FamilyLeaf, PurposeModel, Router, Server
 from sndr.router.wire.toml_keys import KeyLines, KeyPath, locate, show
 
-__all__ = ["NOT_BUILT", "BootConfig", "BootError", "Finding", "Paths", "Purpose", "Secrets", "load", "parse"]
+__all__ = ["BootConfig", "BootError", "Finding", "Paths", "Purpose", "Secrets", "load", "parse"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 AUTHORITY_PATH_MAX_BYTES: Final = 1024
-
-NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "server.decision_log_path": "decision logs are not available in this release",
-        "server.tls_cert": "TLS listeners are not available in this release; put a TLS proxy in front",
-        "server.tls_key": "TLS listeners are not available in this release; put a TLS proxy in front",
-        "server.trusted_proxies": "forwarding headers are not read in this release",
-        "server.cors.allow_origins": "cross-origin answers are not available in this release",
-    }
-)
-"""Keys of the format that this release understands and cannot honour: refused unless they are left at their default."""
 
 _RESERVED: Final = {"replicas": "is reserved: one tier is one server; write one tier for each"}
 _ENV_NAME: Final = re.compile(boot_model.ENV_NAME_PATTERN)
@@ -433,7 +429,6 @@ class _Check:
     # -- meaning: references, duplicates, credentials, addresses ------------------------------------------------------
 
     def meaning(self) -> None:
-        self._not_built()
         self._check_tiers()
         self._check_routes()
         self._check_purposes()
@@ -442,15 +437,6 @@ class _Check:
         self._check_credentials()
         self._check_files()
         self._check_table()
-
-    def _not_built(self) -> None:
-        for dotted, reason in NOT_BUILT.items():
-            names = tuple(dotted.split("."))
-            value: Any = self.data
-            for name in names:
-                value = value.get(name) if isinstance(value, dict) else None
-            if value not in (None, [], {}):
-                self.add(names, f"{reason}; remove the key")
 
     def _check_tiers(self) -> None:
         seen: dict[str, int] = {}
@@ -578,10 +564,23 @@ class _Check:
                         f"{listener.text} is open to other machines: set server.auth_env or [[server.clients]]"
                         " (no key is needed only on loopback or a unix socket)",
                     )
+        self._check_texts(("server", "trusted_proxies"), self.server.get("trusted_proxies"), check_proxy)
+        origins = _table(self.server.get("cors")).get("allow_origins")
+        self._check_texts(("server", "cors", "allow_origins"), origins, check_origin)
+        if isinstance(origins, list) and "*" in origins and len(origins) > 1:
+            self.add(("server", "cors", "allow_origins"), 'says "*", which is every origin, beside others')
         for index, tier in self.tiers:
             self._check_base_url(("router", "tiers", index, "base_url"), tier.get("base_url"))
         for place, entry in self.purposes:
             self._check_base_url((*place, "base_url"), entry.get("base_url"))
+
+    def _check_texts(self, path: KeyPath, values: object, check: Callable[[str], None]) -> None:
+        for index, text in enumerate(values if isinstance(values, list) else ()):
+            if isinstance(text, str):
+                try:
+                    check(text)
+                except ValueError as exc:
+                    self.add((*path, index), str(exc))
 
     def _check_base_url(self, path: KeyPath, url: object) -> None:
         if not isinstance(url, str) or not url:

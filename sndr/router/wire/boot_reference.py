@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from sndr.router.wire import boot, boot_model
+from sndr.router.wire import boot_model
 
 __all__ = ["reference"]
 
@@ -22,7 +22,7 @@ the same way without a gateway and prints it back with every default written out
 
 - **Everything is judged at once.** Unknown keys at any depth, wrong types, values out of range, repeated keys and names
   that lead nowhere are reported together, as `FILE:LINE: key: what is wrong`, with the nearest valid name; exit code 2.
-- **Nothing is ignored.** A key that this release knows and cannot honour is refused with that reason.
+- **Nothing is ignored.** Words that are reserved for later are refused with that reason.
 - **Secrets are not in it.** Keys that end in `auth_env` hold the *name* of an environment variable (`A-Z`, `0-9`, `_`).
   Something that looks like a credential is refused, and its text is not repeated.
 - **Units.** Durations are seconds (fractions down to a millisecond), sizes bytes. A boolean is never a number.
@@ -80,9 +80,6 @@ def reference() -> str:
 
 def _section(header: str, model: type[BaseModel], path: str) -> Iterator[str]:
     yield f"## `{header}`\n"
-    reason = boot.NOT_BUILT.get(path)
-    if reason is not None:
-        yield f"{_sentence(reason)}\n"
     if path in _NOTES:
         yield _NOTES[path]
     schema = model.model_json_schema()
@@ -95,18 +92,13 @@ def _section(header: str, model: type[BaseModel], path: str) -> Iterator[str]:
         if f"{path}.{name}" in nested or (path == "server" and name in ("clients", "cors")):
             continue
         default = "required" if name in schema.get("required", ()) else _default(about.get("default"))
-        yield f"| `{name}` | {_type(about, schema)} | {default} | {_meaning(f'{path}.{name}', about)} |"
+        yield f"| `{name}` | {_type(about, schema)} | {default} | {_meaning(about)} |"
     yield ""
 
 
-def _meaning(path: str, about: Mapping[str, Any]) -> str:
-    text = about["description"].replace("|", "\\|")
-    reason = boot.NOT_BUILT.get(path)
-    return f"{text} *{_sentence(reason)}*" if reason else text
-
-
-def _sentence(reason: str) -> str:
-    return f"{reason[0].upper()}{reason[1:]}."
+def _meaning(about: Mapping[str, Any]) -> str:
+    text: str = about["description"]
+    return text.replace("|", "\\|")
 
 
 def _default(value: object) -> str:

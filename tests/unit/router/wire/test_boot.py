@@ -122,16 +122,28 @@ def test_all_faults_are_reported_together_in_file_order() -> None:
     assert [int(line.split(":")[1]) for line in faults(text)] == [2, 3, 4, 5, 6, 7, 9]
 
 
-@pytest.mark.parametrize("key", sorted(boot.NOT_BUILT))
-def test_what_this_release_cannot_do_is_refused_and_not_ignored(key: str) -> None:
-    table, _, name = key.rpartition(".")
-    value = {
-        "trusted_proxies": '["10.0.0.0/8"]',
-        "allow_origins": '["https://x.example"]',
-    }.get(name, '"/x"')
-    found = faults(f"[{table}]\n{name} = {value}\n{TIER}{ROUTE}")
-    assert f"f.toml:2: {key}: {boot.NOT_BUILT[key]}; remove the key" in found
-    assert all(line.startswith("f.toml:2:") for line in found), found
+@pytest.mark.parametrize("entry", ["10.0.0.1/8", "proxy.example", "10.0.0.0/33", "10.0.0.1:80", "UNIX"])
+def test_proxies_are_addresses(entry: str) -> None:
+    found = faults(f'[server]\ntrusted_proxies = ["10.0.0.0/8", "{entry}"]\n{TIER}{ROUTE}')
+    assert [line.split(": ")[1] for line in found] == ["server.trusted_proxies[1]"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["https://a.example/", "https://A.example", "a.example", "null", "https://a.example:443", "http://x:0",
+     "https://*.example", "https://user@a.example", "*://a", "https://", "http://[::1"],
+)  # fmt: skip
+def test_origins_are_written_as_browsers_send_them(entry: str) -> None:
+    found = faults(f'[server.cors]\nallow_origins = ["https://b.example", "{entry}"]\n{TIER}{ROUTE}')
+    assert [line.split(": ")[1] for line in found] == ["server.cors.allow_origins[1]"]
+
+
+def test_proxies_and_origins_that_are_right() -> None:
+    origins = '["https://a.example", "http://localhost:3000", "http://[::1]:8080", "chrome-extension://abcdef"]'
+    proxies = '["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "unix"]'
+    parse(f"[server]\ntrusted_proxies = {proxies}\n[server.cors]\nallow_origins = {origins}\n{TIER}{ROUTE}", {})
+    parse(f'[server.cors]\nallow_origins = ["*"]\n{TIER}{ROUTE}', {})
+    assert faults(f'[server.cors]\nallow_origins = ["*", "https://a.example"]\n{TIER}{ROUTE}')
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,266 @@
+"""TLS at the listeners and towards model servers, with real handshakes."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.cli import ROOT, environment
+from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
+from tests.support.raw import boot_file, chat, connected, request
+from tests.support.synthetic import Synthetic, synthetic_thread
+from tests.support.tls import Pair, TlsRaw, client_context, make_pair, needs_openssl, tls_front
+
+pytestmark = needs_openssl
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Synthetic]:
+    with synthetic_thread() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def served(
+    request: pytest.FixtureRequest, upstream: Synthetic, pair: Pair, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    directory = tmp_path_factory.mktemp("gateway")
+    config = boot_file(directory, upstream.base_url, server=pair.toml + f'usage_path = "{directory}/u.db"')
+    with gateway_process(config, SNDR_LOOP=request.param) as running:
+        assert running.url
+        yield running
+
+
+def secure(gateway: Gateway, context: ssl.SSLContext) -> TlsRaw:
+    return TlsRaw(gateway.url, context)
+
+
+def test_answers_and_streams(served: Gateway, pair: Pair) -> None:
+    raw = secure(served, client_context(pair))
+    assert raw.send(request(chat())).answer().status == 200
+    answer = raw.send(request(chat(stream=True, synthetic={"tokens": 200}))).answer()
+    assert answer.status == 200
+    assert answer.events[-1] == "[DONE]"
+    assert len(answer.events) > 200
+    raw.close()
+
+
+def test_http_1_1_is_what_alpn_agrees_on(served: Gateway, pair: Pair) -> None:
+    context = client_context(pair)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    raw = secure(served, context)
+    assert raw.tls.selected_alpn_protocol() == "http/1.1"
+    raw.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_old_versions_are_refused(served: Gateway, pair: Pair) -> None:
+    context = client_context(pair)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, OSError)):
+        secure(served, context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    secure(served, context).close()
+
+
+def test_plain_text_gets_nothing(served: Gateway, pair: Pair) -> None:
+    with connected(served.url) as raw:
+        assert b"HTTP/" not in raw.send(request(chat())).rest()
+    with connected(served.url):  # never says a word
+        raw = secure(served, client_context(pair))
+        assert raw.send(request(chat())).answer().status == 200
+        raw.close()
+
+
+def test_a_client_that_leaves_is_noticed(served: Gateway, upstream: Synthetic, pair: Pair) -> None:
+    for politely in (False, True):
+        raw = secure(served, client_context(pair))
+        name = f"leaves-{politely}-{served.process.pid}"
+        raw.send(request(chat(stream=True, synthetic={"tokens": 3, "stall_after": 2}), headers={"x-request-id": name}))
+        raw.until(b"t1")
+        if politely:
+            with suppress(OSError):
+                raw.tls.unwrap()  # says that it closes its side: nothing of the stream need follow
+        raw.close()
+        line = served.wait_event(lambda it, name=name: it.get("id") == name)
+        assert line["outcome"] == "client_gone"
+    upstream.wait(in_flight=0)
+
+
+def test_a_long_answer_arrives_whole(served: Gateway, pair: Pair) -> None:
+    raw = secure(served, client_context(pair))
+    answer = raw.send(request(chat(stream=True, synthetic={"tokens": 20_000}))).answer()
+    assert answer.events[-1] == "[DONE]"
+    assert len(answer.events) >= 20_000
+    raw.close()
+
+
+def test_a_refused_upload_is_told_why(served: Gateway, pair: Pair) -> None:
+    raw = secure(served, client_context(pair))
+    head = request(chat(), headers={"content-length": str(1 << 30)}, data=b"")
+    raw.send(head + b"x" * 200_000)
+    assert raw.answer().status == 413
+    assert raw.closed()
+    raw.close()
+
+
+def test_one_certificate_for_the_verbs(tmp_path: Path, upstream: Synthetic) -> None:
+    """They trust the certificate that the boot file names, whatever name is in it, and no other."""
+    pair = make_pair(tmp_path, names="DNS:router.example")
+    other = make_pair(tmp_path, "other")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = boot_file(tmp_path, upstream.base_url, server=pair.toml)
+    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+    with gateway_process(config) as gateway:
+        assert gateway.url
+
+        def status(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "sndr.cli", "router", "status", "--config", config, *arguments],
+                capture_output=True, text=True, cwd=ROOT, env=environment(**CREDENTIALS, **environ), timeout=60,
+            )  # fmt: skip
+
+        assert status().returncode == 0
+        assert status("--url", f"https://127.0.0.1:{port}").returncode == 5
+        config.write_text(config.read_text().replace(str(pair.cert), str(other.cert)))
+        assert status().returncode == 5
+
+
+def test_a_hangup_reloads_the_pair_and_keeps_the_old_one_when_it_is_broken(tmp_path: Path, upstream: Synthetic) -> None:
+    pair, fresh = make_pair(tmp_path), make_pair(tmp_path, "fresh")
+    config = boot_file(tmp_path, upstream.base_url, server=pair.toml)
+    first = pair.der
+
+    def shown(gateway: Gateway) -> bytes | None:
+        raw = secure(gateway, client_context())
+        assert raw.send(request(chat())).answer().status == 200
+        der = raw.tls.getpeercert(binary_form=True)
+        raw.close()
+        return der
+
+    def hang_up(gateway: Gateway, count: int) -> dict[str, object]:
+        gateway.process.send_signal(signal.SIGHUP)
+        gateway.wait_event(lambda _: sum(line["event"] == "reloaded" for line in gateway.lines) == count)
+        return [line for line in gateway.lines if line["event"] == "reloaded"][-1]
+
+    with gateway_process(config) as gateway:
+        old = secure(gateway, client_context())
+        assert old.send(request(chat())).answer().status == 200
+        assert shown(gateway) == first
+        shutil.copy(fresh.cert, pair.cert)  # the key does not belong to it
+        said = hang_up(gateway, 1)
+        assert said["level"] == "error"
+        files = f"server.tls_cert and server.tls_key: {pair.cert}, {pair.key}"
+        assert said["tls"] == f"kept: {files}: the key does not belong to the certificate"
+        assert shown(gateway) == first
+        shutil.copy(fresh.key, pair.key)
+        assert hang_up(gateway, 2)["tls"] == "reloaded"
+        assert shown(gateway) == fresh.der
+        pair.key.write_text("nothing")
+        assert str(hang_up(gateway, 3)["tls"]).startswith("kept: ")
+        assert shown(gateway) == fresh.der
+        assert old.send(request(chat())).answer().status == 200  # a connection outlives its certificate
+        old.close()
+        assert gateway.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("missing", "No such file or directory"),
+        ("garbage", "not a PEM certificate chain and its key without a passphrase"),
+        ("swapped", "the key does not belong to the certificate"),
+        ("passphrase", "not a PEM certificate chain and its key without a passphrase"),
+    ],
+)
+def test_a_pair_that_cannot_be_used_is_one_line(tmp_path: Path, spoil: str, said: str) -> None:
+    pair = make_pair(tmp_path)
+    if spoil == "missing":
+        pair.key.unlink()
+    elif spoil == "garbage":
+        pair.key.write_bytes(b"\0\xff not a key")
+    elif spoil == "swapped":
+        shutil.copy(make_pair(tmp_path, "other").key, pair.key)
+    else:
+        command = ["openssl", "ec", "-in", pair.key, "-aes256", "-passout", "pass:x1y2", "-out", tmp_path / "locked"]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        shutil.copy(tmp_path / "locked", pair.key)
+    config = boot_file(tmp_path, "http://127.0.0.1:1/v1", server=pair.toml)
+    done = subprocess.run(
+        [sys.executable, "-m", "sndr.cli", "router", "serve", "--config", config],
+        capture_output=True, text=True, cwd=ROOT, env=environment(**CREDENTIALS), timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "tls_unusable" in done.stderr
+    assert said in done.stderr
+
+
+# -- model servers ----------------------------------------------------------------------------------------------------
+
+
+def to_upstream(tmp_path: Path, url: str, trusted: Path) -> Iterator[Gateway]:
+    config = boot_file(tmp_path, url, server=f'usage_path = "{tmp_path}/u.db"')
+    with gateway_process(config, SSL_CERT_FILE=str(trusted)) as gateway:
+        yield gateway
+
+
+def test_a_model_server_behind_tls(tmp_path: Path, upstream: Synthetic) -> None:
+    pair = make_pair(tmp_path)
+    with tls_front(pair, upstream.address) as front:
+        for gateway in to_upstream(tmp_path, f"https://localhost:{front.port}/v1", pair.cert):
+            with connected(gateway.url) as raw:
+                for _ in range(3):
+                    assert raw.send(request(chat())).answer().status == 200
+                answer = raw.send(request(chat(stream=True, synthetic={"tokens": 50}))).answer()
+            assert answer.events[-1] == "[DONE]"
+            assert set(front.names) == {"localhost"}  # probes as well
+            assert front.protocols.count("http/1.1") >= 1
+            ready = front.handshakes
+            with connected(gateway.url) as raw:
+                for _ in range(20):
+                    assert raw.send(request(chat())).answer().status == 200
+            assert front.handshakes - ready < 10  # requests share a connection; probes do not
+
+
+@pytest.mark.parametrize("fault", ["authority", "name"])
+def test_a_model_server_that_is_not_who_it_should_be_gets_no_request(
+    tmp_path: Path, upstream: Synthetic, fault: str
+) -> None:
+    pair = make_pair(tmp_path, names="DNS:localhost" if fault == "authority" else "DNS:elsewhere.example")
+    trusted = make_pair(tmp_path, "other") if fault == "authority" else pair
+    before = upstream.stats()["requests"]
+    with tls_front(pair, upstream.address) as front:
+        url = f"https://localhost:{front.port}/v1"
+        for gateway in to_upstream(tmp_path, url, trusted.cert):
+            assert gateway.url
+            with connected(gateway.url) as raw:
+                answer = raw.send(request(chat())).answer()
+                assert (answer.status, answer.code) == (503, "not_ready")
+        config = tmp_path / "gateway.toml"
+        config.write_text(config.read_text().replace('health_path = "/health"', ""))
+        with gateway_process(config, SSL_CERT_FILE=str(trusted.cert)) as gateway:
+            with connected(gateway.url) as raw:
+                answer = raw.send(request(chat())).answer()
+            assert (answer.status, answer.code) == (502, "upstream_unreachable")
+            assert urlsplit(url).hostname not in answer.body.decode()
+    assert upstream.stats()["requests"] == before
