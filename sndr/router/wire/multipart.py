@@ -3,7 +3,7 @@
 The body is never taken apart: the reader looks at the bytes as they pass, remembers the place of one value, and the
 body goes on with at most that value replaced. What form parsers disagree about is refused, so that the gateway and the
 server cannot read two different forms in the same bytes: anything before the first or after the last boundary, a
-boundary inside a line, folded or repeated fields, names written in two ways, escaped quotes, a second `model`.
+boundary after a bare line end, folded or repeated fields, names written in two ways, escaped quotes, a second `model`.
 
 Source: RFC 7578 (forms), RFC 2046 5.1 (boundaries).
 """
@@ -55,7 +55,7 @@ class Form:
 class FormReader:
     """Looks at a form's bytes in order, however they are split; needs a bounded amount of memory."""
 
-    __slots__ = ("_at", "_buffer", "_delimiter", "_model", "_name", "_parts", "_start", "_state", "_stream", "_value")
+    __slots__ = ("_at", "_buffer", "_dashed", "_model", "_name", "_parts", "_start", "_state", "_stream", "_value")
 
     def __init__(self, content_type: bytes) -> None:
         """Take the boundary from the request's content type.
@@ -63,7 +63,7 @@ class FormReader:
         Raises:
             Refused: It is not that of a form.
         """
-        self._delimiter = b"\r\n--" + _boundary(content_type)
+        self._dashed = b"--" + _boundary(content_type)
         # The first boundary stands at the very start: a line end before it makes it like all others.
         self._buffer = b"\r\n"
         self._at = -2
@@ -135,8 +135,8 @@ class FormReader:
         return False
 
     def _data(self, buffer: bytes) -> bool:
-        found = buffer.find(self._delimiter)
-        used = found if found >= 0 else max(0, len(buffer) - len(self._delimiter) + 1)
+        found = self._find(buffer)
+        used = found if found >= 0 else max(0, len(buffer) - len(self._dashed) - 1)
         value = self._value
         if value is not None:
             value += buffer[:used]
@@ -146,9 +146,20 @@ class FormReader:
             self._skip(used)
             return False
         self._end_of_part(self._at + found)
-        self._skip(found + len(self._delimiter))
+        self._skip(found + 2 + len(self._dashed))
         self._state = _LINE
         return True
+
+    def _find(self, buffer: bytes) -> int:
+        """Where the line end before the next boundary is; -1 when none is here. Other line ends are no line ends."""
+        at = buffer.find(self._dashed)
+        while at >= 0:
+            if buffer[max(0, at - 2) : at] == b"\r\n":
+                return at - 2
+            if buffer[at - 1 : at] in (b"\r", b"\n") or (not at and self._at == self._start and self._parts):
+                raise _malformed("a boundary after something that only some take for a line end")
+            at = buffer.find(self._dashed, at + 1)
+        return -1
 
     def _end_of_part(self, end: int) -> None:
         value = self._value
