@@ -67,7 +67,13 @@ class Requests(asyncio.Protocol):
 
     def send(self) -> None:
         self.at = time.perf_counter()
-        self.transport.write(self.request)
+        request = self.request
+        if self.result["fresh"]:
+            self.result["fresh"] += 1
+            number = self.result["fresh"]
+            names = b"X-Request-Id: req-%016x\r\ntraceparent: 00-%032x-%016x-01\r\nAccept:" % (number, number, number)
+            request = request.replace(b"Accept:", names, 1)
+        self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -140,6 +146,7 @@ async def run(kind: str, url: str, options: dict[str, Any]) -> dict[str, Any]:
     request = request_bytes(url, options, kind == "streams")
     result: dict[str, Any] = {
         "errors": 0, "stop": False, "latencies": [], "events": 0, "streams": 0, "gaps": [], "first": [],
+        "fresh": int(bool(options.get("fresh"))),
     }  # fmt: skip
     factory = Stream if kind == "streams" else Requests
     if kind == "connects":

@@ -1,12 +1,16 @@
-"""Gateway benchmark: sndr, nginx and vllm-router in front of one mock server, on loopback.
+"""Gateway benchmark: sndr, nginx, HAProxy and vllm-router in front of one mock server, on loopback.
 
-    python tests/benchmarks/gateway/run.py [--rounds 5] [--seconds 3] [--targets sndr,nginx,…] [--json FILE]
+    python tests/benchmarks/gateway/run.py [--rounds 5] [--seconds 3] [--cases …] [--targets …] [--json FILE]
 
-The gateway under test is pinned to one core, mock and load to another; targets alternate within every round, so that
-what disturbs the machine disturbs all of them. CPU time comes from /proc (children included). Reported are medians over
-the rounds, and ratios to nginx within this run. Targets that are not installed are skipped with a remark.
+Prints Markdown, checks the bars and exits 1 when one is missed. The gateway under test is pinned to one core, mock and
+load to another; targets alternate within every round, so that what disturbs the machine disturbs all of them. CPU time
+comes from /proc (all threads, children included). Reported are medians over the rounds; ratios and differences are
+medians of those within a round. Targets that are not installed are skipped with a remark, and so are their bars.
+vllm-router goes into an environment of its own: `python -m venv V && V/bin/pip install vllm-router`, then
+`VLLM_ROUTER=V/bin/vllm-router`.
 
-Features are measured by leaving one out: `sndr-noledger`, `sndr-noauth`, `sndr-nolog`, `sndr-asyncio`.
+Parts of sndr are measured by leaving one out (or adding one): `sndr-noledger`, `-noauth`, `-nolease`, `-nometrics`,
+`-nolog`, `-asyncio`, `-authority`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -33,6 +38,18 @@ ROOT = HERE.parents[2]
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 GATEWAY_CORE, LOAD_CORE = 0, 1
 KEY = "bench-key"
+OPERATOR_KEY = "bench-operator-key"
+EVERYWHERE = ("nginx", "haproxy", "vllm-router", "sndr", "sndr-noledger")
+PARTS = ("sndr-noauth", "sndr-nolease", "sndr-nometrics", "sndr-nolog", "sndr-authority", "sndr-asyncio")
+CASES = {
+    "requests": "64 connections, 552-byte answers",
+    "fresh": "the same; every request has an `X-Request-Id` and a `traceparent` of its own",
+    "large": "the same with a prompt of 32 KB",
+    "single": "one connection",
+    "streams": "{streams} streams, one event each 10 ms",
+    "connects": "256 connects at once, time to the first byte",
+    "open": "{open} open streams, one event a second each",
+}
 
 
 def free_port() -> int:
@@ -134,6 +151,31 @@ http {{
     return Target("nginx", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
 
 
+def start_haproxy(directory: Path, upstream: int) -> Target | None:
+    if shutil.which("haproxy") is None:
+        return None
+    port = free_port()
+    (directory / "haproxy.cfg").write_text(
+        f"""global
+  nbthread 1
+  maxconn 4096
+defaults
+  mode http
+  option http-keep-alive
+  http-reuse always
+  timeout connect 5s
+  timeout client 600s
+  timeout server 600s
+listen bench
+  bind 127.0.0.1:{port} backlog 4096
+  server mock 127.0.0.1:{upstream} pool-max-conn 1024
+"""
+    )
+    process = spawn(GATEWAY_CORE, "haproxy", "-db", "-q", "-f", str(directory / "haproxy.cfg"))
+    wait_for(f"http://127.0.0.1:{port}/health")
+    return Target("haproxy", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
+
+
 def start_vllm_router(directory: Path, upstream: int) -> Target | None:
     command = os.environ.get("VLLM_ROUTER") or shutil.which("vllm-router")
     if not command:
@@ -154,6 +196,8 @@ def start_sndr(name: str, directory: Path, upstream: int) -> Target:
     config = directory / f"{name}.toml"
     auth = "" if "noauth" in features else 'auth_env = "BENCH_KEY"\n'
     ledger = "" if "noledger" in features else f'usage_path = "{directory}/{name}.sqlite"\n'
+    if "authority" in features:
+        ledger += f'operator_auth_env = "BENCH_OPERATOR"\nroute_state_path = "{directory}/{name}.routes"\n'
     config.write_text(
         f'[server]\nlisten = ["127.0.0.1:{port}"]\n{auth}{ledger}'
         f'[[router.tiers]]\nid = "bench"\nbase_url = "http://127.0.0.1:{upstream}/v1"\nmodel = "m1"\n'
@@ -161,7 +205,13 @@ def start_sndr(name: str, directory: Path, upstream: int) -> Target:
         '[[router.audio_routes]]\nkind = "stt"\nmodel = "whisper"\nserved_model = "m1"\n'
         f'base_url = "http://127.0.0.1:{upstream}/v1"\n'
     )
-    environment = {**os.environ, "BENCH_KEY": KEY, "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "BENCH_KEY": KEY, "BENCH_OPERATOR": OPERATOR_KEY, "PYTHONPATH": path}
+    if "authority" in features:
+        subprocess.run(
+            [sys.executable, "-m", "sndr.cli", "router", "init", "--config", str(config), "--confirm"],
+            env=environment, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
     if "asyncio" in features:
         environment["SNDR_LOOP"] = "asyncio"
     log = Path(os.devnull) if "nolog" in features else directory / f"{name}.log"
@@ -216,6 +266,8 @@ def running(names: list[str], directory: Path) -> Iterator[tuple[int, list[Targe
         for name in names:
             if name == "nginx":
                 target = start_nginx(directory, port)
+            elif name == "haproxy":
+                target = start_haproxy(directory, port)
             elif name == "vllm-router":
                 target = start_vllm_router(directory, port)
             else:
@@ -237,89 +289,211 @@ def running(names: list[str], directory: Path) -> Iterator[tuple[int, list[Targe
         mock.wait()
 
 
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def options_of(case: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """What the load generator is asked to do."""
+    many: dict[str, Any] = {"connections": 64, "seconds": options.seconds}
+    if case == "fresh":
+        return "requests", {**many, "fresh": True}
+    if case == "large":
+        return "requests", {**many, "prompt_bytes": 32_768}
+    if case == "single":
+        return "requests", {"connections": 1, "seconds": min(2, options.seconds)}
+    if case == "streams":
+        return "streams", {**many, "connections": options.streams, "events": 300, "interval_ms": 10, "warm_s": 1.0}
+    if case == "open":
+        slow = {"events": 1000, "interval_ms": 1000, "warm_s": 3.0, "hold": True}
+        return "streams", {**many, "connections": options.open, **slow}
+    return ("connects", {"connections": 256}) if case == "connects" else ("requests", many)
+
+
+def commit_ms(directory: Path) -> float:
+    """The disk's own time for a commit: SQLite with the ledger's settings, one small row."""
+    db = sqlite3.connect(directory / "commit.sqlite", isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute("CREATE TABLE t(x)")
+    times = []
+    for number in range(300):
+        at = time.perf_counter()
+        db.execute("INSERT INTO t VALUES(?)", (number,))
+        times.append((time.perf_counter() - at) * 1000)
+    db.close()
+    return statistics.median(times)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--targets", default="nginx,sndr,sndr-noledger,vllm-router")
-    parser.add_argument("--cases", default="requests,large,single,streams,connects,open,uploads")
+    parser.add_argument("--targets", default=",".join((*EVERYWHERE, *PARTS)))
+    parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--open", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names, cases = options.targets.split(","), options.cases.split(",")
-    results: dict[str, dict[str, list[dict[str, Any]]]] = {case: {} for case in cases}
+    results: dict[str, Rows] = {case: {} for case in cases}
+    loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as name, running(names, Path(name)) as (mock_port, targets):
+        time.sleep(1)
         idle = {target.name: rss_kib(target.pid) for target in targets}
         direct = Target("direct", targets[0].process, f"http://127.0.0.1:{mock_port}/v1/chat/completions", "m1", None)
         for number in range(options.rounds):
             for case in cases:
-                for target in [*targets, direct] if case == "single" else targets:
-                    before = mock_stats(mock_port)["connections"]
-                    syns = syn_retransmits()
-                    if case == "requests":
-                        row = measure(target, "requests", {"connections": 64, "seconds": options.seconds})
-                    elif case == "large":
-                        large = {"connections": 64, "seconds": options.seconds, "prompt_bytes": 32_768}
-                        row = measure(target, "requests", large)
-                    elif case == "single":
-                        row = measure(target, "requests", {"connections": 1, "seconds": min(2, options.seconds)})
-                    elif case == "streams":
-                        paced = {"events": 300, "interval_ms": 10, "warm_s": 1.0}
-                        row = measure(
-                            target, "streams", {"connections": options.streams, "seconds": options.seconds, **paced}
-                        )
-                    elif case == "uploads":
-                        form = {"connections": 4, "seconds": options.seconds, "upload_bytes": 8 << 20}
-                        row = measure(target, "requests", form)
-                    elif case == "connects":
-                        row = measure(target, "connects", {"connections": 256})
-                    elif number == 0 and options.open:
-                        slow = {"events": 1000, "interval_ms": 1000, "warm_s": 3.0, "hold": True}
-                        row = measure(
-                            target, "streams", {"connections": options.open, "seconds": options.seconds, **slow}
-                        )
-                    else:
+                kind, asked = options_of(case, options)
+                wanted = [target for target in targets if case == "requests" or target.name not in PARTS]
+                for target in [*wanted, direct] if case == "single" else wanted:
+                    if case == "open" and number:
                         continue
+                    before, syns = mock_stats(mock_port)["connections"], syn_retransmits()
+                    commit = commit_ms(Path(tempfile.mkdtemp(dir=name))) if case == "single" else None
+                    row = measure(target, kind, asked)
                     row["upstream_connections"] = mock_stats(mock_port)["connections"] - before - 1
                     row["syn_retransmits"] = syn_retransmits() - syns
-                    done = row["events"] if case in ("streams", "open") else row["requests"]
+                    row["commit_ms"] = commit
+                    done = row["events"] if kind == "streams" else row["requests"]
                     row["cpu_us"] = row["cpu_s"] * 1e6 / max(1, done)
-                    row["rate"] = done / row["elapsed_s"] if row.get("elapsed_s") else 0.0
+                    row["rate"] = done / row["elapsed_s"] if row.get("elapsed_s") else None
                     results[case].setdefault(target.name, []).append(row)
                     print(f"round {number} {case:9} {target.name:16} {json.dumps(row)}", file=sys.stderr, flush=True)
-    report(results, idle, options.open)
+            loads.append(os.getloadavg()[0])
     if options.json:
-        options.json.write_text(json.dumps({"results": results, "idle_rss_kib": idle}, indent=1))
-    return 0
+        options.json.write_text(json.dumps({"results": results, "idle_rss_kib": idle, "loads": loads}, indent=1))
+    return report(results, idle, options, loads)
 
 
-def median(rows: list[dict[str, Any]], member: str) -> float:
+def median(rows: list[dict[str, Any]], member: str) -> float | None:
     values = [row[member] for row in rows if row.get(member) is not None]
-    return statistics.median(values) if values else float("nan")
+    return statistics.median(values) if values else None
 
 
-def report(results: dict[str, dict[str, list[dict[str, Any]]]], idle: dict[str, int], opened: int) -> None:
+def paired(results: dict[str, Rows], member: str, one: str, other: str, case: str, *, minus: bool = False,
+           other_case: str = "") -> float | None:  # fmt: skip
+    """Median over the rounds of a ratio (or difference) within the round."""
+    pairs = zip(results.get(case, {}).get(one, ()), results.get(other_case or case, {}).get(other, ()), strict=False)
+    values = [
+        a[member] - b[member] if minus else a[member] / b[member]
+        for a, b in pairs
+        if a[member] is not None and b[member] is not None and (minus or b[member])
+    ]
+    return statistics.median(values) if values else None
+
+
+def shown(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def version(command: str, *arguments: str) -> str:
+    found = os.environ.get("VLLM_ROUTER") if command == "vllm-router" else None
+    path = found or shutil.which(command)
+    if path is None:
+        return f"no {command}"
+    if command == "vllm-router":
+        listed = [*Path(path).resolve().parents[1].glob("lib/*/site-packages/vllm_router-*.dist-info")]
+        return f"vllm-router {listed[0].name.removesuffix('.dist-info').split('-')[1]}" if listed else "vllm-router"
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    words = (done.stdout + done.stderr).split("\n", 1)[0].replace("/", " ").split()
+    return f"{command} {next((word.split('-')[0] for word in words if word[:1].isdigit()), '')}"
+
+
+def report(results: dict[str, Rows], idle: dict[str, int], options: argparse.Namespace, loads: list[float]) -> int:
+    """Print everything as Markdown; 1 when a bar is missed or a request failed."""
+    print(
+        f"CPython {sys.version.split()[0]}, {version('nginx', '-v')}, {version('haproxy', '-v')},"
+        f" {version('vllm-router')}; {os.cpu_count()} cores, Linux {os.uname().release.split('-')[0]}; median of"
+        f" {options.rounds} alternating rounds of {options.seconds:g} s; load average while it ran {min(loads):.1f} to"
+        f" {max(loads):.1f}"
+    )
+    errors = 0
     for case, by_target in results.items():
         unit = "event" if case in ("streams", "open") else "request"
-        print(f"\n{case}: medians of {max((len(rows) for rows in by_target.values()), default=0)}")
-        print(
-            f"  {'target':16} {'us/' + unit:>10} {'x nginx':>8} {'rate/s':>9} {'p50 ms':>8} {'p99 ms':>8}"
-            f" {'RSS MiB':>8} {'upstream':>8} {'SYN re':>6} {'errors':>6}"
-        )
-        base = median(by_target["nginx"], "cpu_us") if "nginx" in by_target else float("nan")
+        what = "gaps" if unit == "event" else "latencies"
+        title = CASES[case].format(streams=options.streams, open=options.open)
+        print(f"\n**{case}**: {title}\n")
+        print(f"| | CPU us/{unit} | x nginx | {unit}s/s | p50 ms | p99 ms | RSS MiB | new upstream connections |")
+        print("|---|---|---|---|---|---|---|---|")
         for name, rows in by_target.items():
-            cpu = median(rows, "cpu_us")
-            what = "gaps" if unit == "event" else "latencies"
+            errors += sum(row["errors"] for row in rows)
+            if name in PARTS:
+                continue
+            has_cpu = case != "connects" and name != "direct"
             print(
-                f"  {name:16} {cpu:10.1f} {cpu / base if base else float('nan'):8.2f} {median(rows, 'rate'):9.0f}"
-                f" {median(rows, what + '_p50_ms'):8.3f} {median(rows, what + '_p99_ms'):8.3f}"
-                f" {median(rows, 'rss_kib') / 1024:8.1f} {median(rows, 'upstream_connections'):8.0f}"
-                f" {sum(row['syn_retransmits'] for row in rows):6} {sum(row['errors'] for row in rows):6}"
+                f"| {name} | {shown(median(rows, 'cpu_us')) if has_cpu else ''} |"
+                f" {shown(paired(results, 'cpu_us', name, 'nginx', case), 2) if has_cpu else ''} |"
+                f" {shown(median(rows, 'rate'), 0)} | {shown(median(rows, what + '_p50_ms'), 2)} |"
+                f" {shown(median(rows, what + '_p99_ms'), 2)} |"
+                f" {shown((median(rows, 'rss_kib') or 0) / 1024) if has_cpu else ''} |"
+                f" {shown(median(rows, 'upstream_connections'), 0)} |"
             )
-            if case == "open":
-                each = (median(rows, "rss_kib") - idle[name]) / opened
-                print(f"  {'':16} idle RSS {idle[name] / 1024:.1f} MiB, {each:.1f} KiB more per open stream")
+    costs = {
+        "ledger, its thread included": ("sndr", "sndr-noledger"),
+        "credential": ("sndr", "sndr-noauth"),
+        "lease and concurrency slot": ("sndr", "sndr-nolease"),
+        "metrics": ("sndr", "sndr-nometrics"),
+        "log line": ("sndr", "sndr-nolog"),
+        "route authority": ("sndr-authority", "sndr"),
+        "asyncio's own loop instead of uvloop": ("sndr-asyncio", "sndr"),
+    }
+    measured = {what: paired(results, "cpu_us", *pair, "requests", minus=True) for what, pair in costs.items()}
+    if any(value is not None for value in measured.values()):
+        print("\n| part | CPU us/request |\n|---|---|")
+        for what, value in measured.items():
+            if value is not None:
+                print(f"| {what} | {value:+.1f} |")
+        fresh = paired(results, "cpu_us", "sndr", "sndr", "fresh", minus=True, other_case="requests")
+        if fresh is not None:
+            print(f"| an id and a trace of its own in each request | {fresh:+.1f} |")
+    missed = bars(results, idle, options)
+    if errors:
+        print(f"\n{errors} requests failed")
+    return int(missed or errors > 0)
+
+
+def bars(results: dict[str, Rows], idle: dict[str, int], options: argparse.Namespace) -> bool:
+    """Print each bar that could be measured; whether one is missed."""
+
+    def ratio(case: str, one: str, other: str, member: str = "cpu_us") -> float | None:
+        return paired(results, member, one, other, case)
+
+    def added(name: str) -> float | None:
+        return paired(results, "latencies_p50_ms", name, "direct", "single", minus=True)
+
+    commit = median(results.get("single", {}).get("sndr", []), "commit_ms")
+    with_ledger = added("sndr")
+    opened = results.get("open", {}).get("sndr", [])
+    more = ((median(opened, "rss_kib") or 0) - idle["sndr"]) / options.open if opened else None
+    bursts = results.get("connects", {}).get("sndr", [])
+    table: list[tuple[str, float | None, float, bool]] = [
+        ("CPU/request, everything on, x nginx", ratio("requests", "sndr", "nginx"), 3.0, True),
+        ("CPU/request, ledger off, x nginx", ratio("requests", "sndr-noledger", "nginx"), 2.5, True),
+        ("CPU/request, everything on, x vllm-router", ratio("requests", "sndr", "vllm-router"), 0.7, True),
+        ("CPU/event, x nginx", ratio("streams", "sndr", "nginx"), 1.4, True),
+        ("requests/s at 64 connections, x vllm-router", ratio("requests", "sndr", "vllm-router", "rate"), 1.4, False),
+        ("a 32 KB prompt, us more than a small one",
+         paired(results, "cpu_us", "sndr", "sndr", "large", minus=True, other_case="requests"), 25, True),
+        ("p50 added at 1 connection, ledger off, ms", added("sndr-noledger"), 0.15, True),
+        ("the same, ledger on, less the disk's commit, ms",
+         None if with_ledger is None or commit is None else with_ledger - commit, 0.3, True),
+        ("256 connects, p99 to the first byte, x nginx", ratio("connects", "sndr", "nginx", "latencies_p99_ms"), 2.5,
+         True),
+        ("256 connects, SYN retransmits", sum(row["syn_retransmits"] for row in bursts) if bursts else None, 0, True),
+        ("RSS idle, MiB", idle["sndr"] / 1024 if "sndr" in idle else None, 60, True),
+        ("RSS per open stream, KiB", more, 40, True),
+    ]  # fmt: skip
+    print("\n| bar | measured | limit | |\n|---|---|---|---|")
+    missed = False
+    for what, value, limit, at_most in table:
+        if value is None:
+            continue
+        met = value <= limit if at_most else value >= limit
+        missed = missed or not met
+        print(f"| {what} | {value:.2f} | {'<=' if at_most else '>='} {limit:g} | {'' if met else 'missed'} |")
+    if commit is not None:
+        print(f"\nOne commit of the disk: {commit:.2f} ms.")
+    return missed
 
 
 if __name__ == "__main__":
