@@ -14,9 +14,11 @@ import os
 import re
 import sqlite3
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any, Final
 
 from sndr.errors import AuthorityError, ControlError, InputError
@@ -26,6 +28,7 @@ from sndr.router.store.usage_db import COLUMNS, Holder, UsageDb, at, prove, take
 __all__ = [
     "GROUPS",
     "Migration",
+    "coverage",
     "export",
     "locate",
     "migrate",
@@ -179,6 +182,124 @@ def report(path: str, by: str, since: int | None = None) -> dict[str, Any]:
         "since": at(since),
         "groups": [{name: value or 0 if name != "key" else value for name, value in g.items()} for g in groups],
     }
+
+
+_DECISION: Final = (
+    "model_family", "outcome", "rule_id", "substitute", "preset_key", "gap", "workload_class",
+    "expected_output_length", "concurrency_mode",
+)  # fmt: skip
+
+
+def coverage(path: str, since: int | None = None, family: str | None = None) -> dict[str, Any]:
+    """What share of the traffic of family aliases each rule, default and coverage gap got, and how fast each tier was.
+
+    Speed is what callers got: completion tokens over the time from the lease to the end of delivery, and the time to
+    the first byte; medians over completed requests whose server reported usage.
+
+    Args:
+        path: The ledger.
+        since: Only requests that started at or after this instant (milliseconds).
+        family: Only this family.
+
+    Raises:
+        AuthorityError: The file is missing, unsafe or not a ledger.
+        ControlError: `usage_unusable`.
+    """
+    fields = ", ".join(f"json_extract(routing, '$.{name}') AS {name}" for name in _DECISION)
+    sql = (
+        f"SELECT tier, outcome AS ended, completion_tokens, total_ms - queue_ms AS served_ms, first_byte_ms, {fields}"  # noqa: S608 -- our own names
+        " FROM requests WHERE routing IS NOT NULL AND started_at >= ?"
+    )
+    families: dict[str, _Family] = {}
+    with _opened(path) as db:
+        names, found = db.select(sql, (0 if since is None else since,))
+        for values in found:
+            row = dict(zip(names, values, strict=True))
+            if family is None or row["model_family"] == family:
+                families.setdefault(row["model_family"], _Family()).add(row)
+    return {
+        "object": "routing.coverage",
+        "since": at(since),
+        "families": [{"family": name, **families[name].to_json()} for name in sorted(families)],
+    }
+
+
+class _Family:
+    """Sums over the decisions of one family."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.routes: dict[tuple[str | None, ...], int] = {}
+        self.gaps: dict[str, int] = {}
+        self.siblings: dict[tuple[str | None, ...], _Sibling] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.requests += 1
+        route = tuple(row[name] for name in ("outcome", "rule_id", "preset_key", "substitute", "tier"))
+        self.routes[route] = self.routes.get(route, 0) + 1
+        if row["gap"] is not None:
+            self.gaps[row["gap"]] = self.gaps.get(row["gap"], 0) + 1
+        key = tuple(row[n] for n in ("tier", "workload_class", "expected_output_length", "concurrency_mode"))
+        self.siblings.setdefault(key, _Sibling()).add(row)
+
+    def to_json(self) -> dict[str, Any]:
+        routes = sorted(self.routes.items(), key=lambda item: (-item[1], [part or "" for part in item[0]]))
+        return {
+            "requests": self.requests,
+            "routes": [
+                {
+                    **dict(zip(("outcome", "rule_id", "preset_key", "substitute", "tier"), route, strict=True)),
+                    "requests": count,
+                    "share": count / self.requests,
+                }
+                for route, count in routes
+            ],
+            "gaps": [
+                {"gap": gap, "requests": count, "share": count / self.requests}
+                for gap, count in sorted(self.gaps.items(), key=lambda item: (-item[1], item[0]))
+            ],
+            "siblings": [
+                {
+                    "tier": tier,
+                    "workload_class": workload,
+                    "expected_output_length": length,
+                    "concurrency_mode": mode,
+                    **sibling.to_json(),
+                }
+                for (tier, workload, length, mode), sibling in sorted(
+                    self.siblings.items(), key=lambda item: ([part or "" for part in item[0][1:]], item[0][0] or "")
+                )
+            ],
+        }
+
+
+class _Sibling:
+    """One tier in one cell."""
+
+    def __init__(self) -> None:
+        self.requests = self.completed = self.tokens = 0
+        self.speeds = array("d")
+        self.first_bytes = array("d")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.requests += 1
+        if row["ended"] != Outcome.COMPLETED.value:
+            return
+        self.completed += 1
+        if row["first_byte_ms"] is not None:
+            self.first_bytes.append(row["first_byte_ms"])
+        if row["completion_tokens"] is not None and row["served_ms"]:
+            self.tokens += row["completion_tokens"]
+            self.speeds.append(row["completion_tokens"] * 1000 / row["served_ms"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "completed": self.completed,
+            "completion_tokens": self.tokens,
+            "tokens_per_s_median": round(median(self.speeds), 1) if self.speeds else None,
+            "first_byte_ms_median": round(median(self.first_bytes), 1) if self.first_bytes else None,
+        }
 
 
 def export(path: str, form: str, write: Callable[[str], object], since: int | None = None) -> int:

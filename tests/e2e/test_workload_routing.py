@@ -295,3 +295,33 @@ def test_a_fence_without_authority_is_never_met(tmp_path: Path) -> None:
         for wrong in ({"X-Sndr-Require-Revision": "7"}, {"X-Sndr-Require-Route-Sha256": "abc"}):
             assert ask(url, request(body(), headers=wrong)).status == 400
         assert one.stats()["requests"] == 0
+
+
+def test_coverage_says_what_each_rule_got_and_how_fast_each_sibling_was(tmp_path: Path) -> None:
+    with serving(tmp_path, server=LEDGER) as (gateway, one, _):
+        url = gateway.url
+        for _ in range(2):
+            receipt(url, body(max_tokens=10, synthetic={"tokens": 20, "token_delay_ms": 2}))
+        with holding(url, one, 1):
+            receipt(url, body(**SHORT_TOOL_CALL, synthetic={"tokens": 20, "token_delay_ms": 2}))
+            receipt(url, body("only.k4"))
+        wait_idle(url)
+        done = run_verb("coverage", "--config", tmp_path / "gateway.toml", "--json")
+        (family,) = json.loads(done.stdout)["families"]
+        assert (family["family"], family["requests"]) == (G26, 4)
+        assert [(route["rule_id"], route["tier"], route["share"]) for route in family["routes"]] == [
+            (None, "k1", 0.75), (RULE, "k4", 0.25),
+        ]  # fmt: skip
+        assert family["gaps"] == [{"gap": T, "requests": 1, "share": 0.25}]
+        by_cell = {
+            (one["tier"], one["workload_class"], one["expected_output_length"]): one for one in family["siblings"]
+        }
+        tool = by_cell["k4", "tool_call", "short"]
+        assert (tool["requests"], tool["completed"], tool["completion_tokens"]) == (1, 1, 20)
+        assert 0 < tool["tokens_per_s_median"] < 1000
+        assert tool["first_byte_ms_median"] >= 0
+        text = run_verb("coverage", "--config", tmp_path / "gateway.toml").stdout
+        assert f"rule {RULE}" in text
+        assert "75.0%" in text
+        other = run_verb("coverage", "--config", tmp_path / "gateway.toml", "--family", "x").stdout
+        assert other == "no requests to family aliases\n"

@@ -31,6 +31,10 @@ router = LazyGroup(
         "inspect": ("sndr.cli.router.offline:inspect", "Print what is visible of the authority, without its lock."),
         "fsck": ("sndr.cli.router.offline:fsck", "Check the authority's files and name every fault."),
         "backup": ("sndr.cli.router.offline:backup", "Copy the usage ledger and the authority into a directory."),
+        "coverage": (
+            "sndr.cli.router.usage:coverage",
+            "How requests to family aliases were decided, and how fast each tier was.",
+        ),
         "usage": ("sndr.cli.router.usage:usage", "Reports over the usage ledger, and its care."),
         "synthetic-serve": (
             "sndr.cli.router.synthetic:synthetic_serve",

@@ -16,7 +16,7 @@ import click
 from sndr.cli.output import CommandError, write_out
 from sndr.errors import AuthorityError, ControlError, InputError
 
-__all__ = ["usage"]
+__all__ = ["coverage", "usage"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -200,6 +200,26 @@ def _ask_gateway(config_path: str | None, url: str | None, auth_env: str | None)
     return document
 
 
+@click.command("coverage")
+@_config
+@_file
+@click.option("--since", metavar="WHEN", help="YYYY-MM-DD, an RFC 3339 time, or an age (24h, 7d).")
+@click.option("--family", metavar="NAME", help="Only this model family.")
+@_json
+@_refusals
+def coverage(config_path: str | None, file: str | None, since: str | None, family: str | None, as_json: bool) -> None:
+    """How the requests to family aliases were decided, and how fast each tier was.
+
+    The share of each rule, default and coverage gap, and per tier and cell the medians of tokens per second (from the
+    lease to the end of delivery) and of the time to the first byte.
+    """
+    from sndr.router import usage as door
+
+    start = None if since is None else door.parse_instant(since)
+    found = door.coverage(_path(config_path, file), start, family)
+    write_out(_encode(found) if as_json else _coverage_text(found))
+
+
 # -- text for people --------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +259,44 @@ def _report_text(found: Mapping[str, Any]) -> str:
     if len(rows) == 1:
         return "no requests\n"
     return "\n".join(table(rows)) + "\n"
+
+
+def _coverage_text(found: Mapping[str, Any]) -> str:
+    from sndr.cli.router.text import table
+
+    lines: list[str] = []
+    for family in found["families"]:
+        lines += (
+            ["", f"family {family['family']}: {family['requests']} requests"]
+            if lines
+            else [f"family {family['family']}: {family['requests']} requests"]
+        )
+        rows = [["DECIDED BY", "PRESET", "TIER", "REQUESTS", "SHARE"]]
+        for route in family["routes"]:
+            name = f"rule {route['rule_id']}" if route["rule_id"] is not None else route["outcome"]
+            if route["substitute"] is not None:
+                name += f" ({route['substitute']})"
+            rows.append([name, route["preset_key"] or "-", route["tier"] or "-", *_share(route)])
+        lines += ["", *table(rows)]
+        if family["gaps"]:
+            rows = [["COVERAGE GAP", "REQUESTS", "SHARE"], *([g["gap"], *_share(g)] for g in family["gaps"])]
+            lines += ["", *table(rows)]
+        rows = [["WORKLOAD", "LENGTH", "MODE", "TIER", "REQUESTS", "COMPLETED", "TOKENS/S", "FIRST BYTE"]]
+        for one in family["siblings"]:
+            first = one["first_byte_ms_median"]
+            rows.append(
+                [
+                    one["workload_class"], one["expected_output_length"], one["concurrency_mode"], one["tier"] or "-",
+                    str(one["requests"]), str(one["completed"]), str(one["tokens_per_s_median"] or "-"),
+                    "-" if first is None else f"{first:g} ms",
+                ]
+            )  # fmt: skip
+        lines += ["", *table(rows)]
+    return "\n".join(lines) + "\n" if lines else "no requests to family aliases\n"
+
+
+def _share(part: Mapping[str, Any]) -> list[str]:
+    return [str(part["requests"]), f"{part['share']:.1%}"]
 
 
 def _reconcile_text(answer: Mapping[str, Any]) -> str:
