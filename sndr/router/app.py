@@ -40,6 +40,7 @@ from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.tls import Certificate, client_context
 from sndr.router.net.unix_socket import UnixSocket
 from sndr.router.net.upstream import Origin, UpstreamPool
+from sndr.router.routing_table import load_table
 from sndr.router.store import table_source
 from sndr.router.store.admission import AdmissionFile
 from sndr.router.store.authority import Authority, check_not_rolled_back, open_authority
@@ -739,22 +740,6 @@ def run(
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, table, attach, allow_volatile=allow_volatile, log_form=log_form))
-
-
-def load_table(config: BootConfig) -> TableState:
-    """Read and judge the routing table that the boot file names; runs its command where it names one."""
-    keys = config.router.routing_table
-    if keys is None:
-        return no_table()
-    return table_source.load(
-        path=config.paths.routing_table,
-        command=keys.command,
-        cwd=os.path.dirname(os.path.abspath(config.source)),
-        env=config.secrets.left_out(os.environ),
-        timeout_s=keys.timeout_s,
-        max_bytes=keys.max_bytes,
-        on_error=keys.on_table_error,
-    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -16,8 +16,19 @@ from sndr.router.wire import boot
 from sndr.router.wire.boot import BootConfig, BootError
 from sndr.router.wire.boot_model import Boot
 from sndr.router.wire.boot_reference import reference
+from sndr.router.wire.toml_keys import locate, show
 
-__all__ = ["BootConfig", "BootError", "effective_json", "effective_toml", "json_schema", "load", "notes", "reference"]
+__all__ = [
+    "BootConfig",
+    "BootError",
+    "effective_json",
+    "effective_toml",
+    "family_faults",
+    "json_schema",
+    "load",
+    "notes",
+    "reference",
+]
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -58,6 +69,15 @@ def notes(config: BootConfig) -> list[str]:
         if tier.health_path is None
     ]
     return found
+
+
+def family_faults(config: BootConfig, findings: Sequence[str]) -> BootError:
+    """What is wrong with the family aliases or their routing table, as faults of the boot file."""
+    path = ("router", "family_routes" if config.effective["router"]["family_routes"] else "routing_table")
+    line = 1
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(config.source, encoding="utf-8") as file:
+        line = locate(file.read(boot.MAX_FILE_BYTES)).line_of(path)
+    return BootError([boot.Finding(config.source, line, show(path), text) for text in findings])
 
 
 def effective_json(config: BootConfig) -> str:

@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sndr.router.app import App, load_table
+from sndr.router.app import App
 from sndr.router.control.api import Management
 from sndr.router.control.quiescence import Quiescence
+from sndr.router.routing_table import load_table
 from sndr.router.store.ledger import UsageLedger, UsageStore
 from sndr.router.wire import boot
 from tests.support.contract_vectors import D26, G26, M26, REFERENCE
