@@ -127,6 +127,8 @@ class Reader:
         seen.status = int(lines[0].split(b" ")[1])
         fields = {name.strip().lower(): value.strip() for name, _, value in (li.partition(b":") for li in lines[1:])}
         self.keep = fields.get(b"connection", b"").lower() != b"close"
+        if seen.status != 200:
+            stop_after = None  # a refusal is read to its end: the connection goes on
         body = bytearray()
         if fields.get(b"transfer-encoding") == b"chunked":
             while True:
