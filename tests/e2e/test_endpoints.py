@@ -7,6 +7,8 @@ one row that says it, and every counter is back at 0.
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -133,6 +135,21 @@ def serving(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory, patie
         wait_idle(gateway.url)
         assert not [line for line in gateway.lines if line["event"] == "internal_error"]
         assert gateway.stop() == 0
+    check_kinds(path.parent / "usage.sqlite")
+
+
+def check_kinds(ledger: Path) -> None:
+    """Every row says what was routed, and has an end."""
+    database = sqlite3.connect(ledger)
+    rows = database.execute("SELECT id, kind, endpoint, outcome FROM requests WHERE id LIKE '%-%-%'").fetchall()
+    database.close()
+    for request_id, kind, endpoint, outcome in rows:
+        found = re.fullmatch(r"(.+)-([a-z_]+)-([a-z]+)-(?:json|stream)", request_id)
+        assert found is not None
+        assert endpoint == found[2]
+        assert outcome
+        # Of an unknown model nobody knows whether it was meant as an alias, except where there are none.
+        assert kind == found[3] or (found[1] == "refused" and kind == "chat" and found[3] not in ("stt", "tts"))
 
 
 @pytest.fixture(scope="module")

@@ -126,15 +126,26 @@ def test_a_server_that_reads_slowly_slows_the_source() -> None:
 
 def test_an_early_answer_stops_the_source_and_ends_the_connection() -> None:
     async def main() -> None:
+        go, read_on = asyncio.Event(), asyncio.Event()
+
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
+            await go.wait()
             writer.write(OK)
+            await read_on.wait()
 
         async with serving(handler) as pool:
             body, client = Body(), Client()
-            pool.request(client, HEAD % (32 * len(PIECE)), source=body)
+            call = pool.request(client, HEAD % (32 * len(PIECE)), source=body)
+            await until(lambda: call.connection is not None)
+            connection = call.connection
+            assert connection is not None
+            go.set()
             async with asyncio.timeout(20):
                 await client.over.wait()
+            await until(lambda: connection.closing)  # although the server reads nothing of what is on its way
+            await until(lambda: connection._transport is None)
+            read_on.set()
             await until(lambda: body.ended == 1)
             assert (client.status, pool.idle, len(pool.active)) == (200, 0, 0)
             assert body.taken < 32
