@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sndr.durable import Disk, write_atomic
@@ -40,6 +40,7 @@ __all__ = [
     "Inspection",
     "Plan",
     "backup",
+    "backup_of",
     "create",
     "inspect",
     "load",
@@ -144,10 +145,10 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The files that a backup wrote, in the order in which they were copied."""
+    """The files that a backup wrote, in the order in which they were copied; no fence without an authority."""
 
     files: tuple[str, ...]
-    fence: Fence
+    fence: Fence | None
 
 
 def load(config: str) -> Files:
@@ -325,6 +326,49 @@ def _usage_problems(record: Record | None, files: Files) -> list[Problem]:
     return []
 
 
+def backup_of(config: str, directory: str, *, allow_volatile: bool = False) -> Backup:
+    """Copy what a boot file names: ledger and authority, or the ledger alone where there is no authority.
+
+    Raises:
+        AuthorityError, InputError: As `backup`; also `backup_nothing` when the boot file names neither.
+
+    Crash:
+        As `backup`.
+    """
+    read = boot_file.load(config, None)
+    usage_path = read.paths.usage
+    if read.paths.route_state is not None:
+        return backup(load(config), directory, allow_volatile=allow_volatile)
+    if usage_path is None:
+        raise InputError("backup_nothing", f"{config}: neither server.usage_path nor server.route_state_path is set")
+    target = os.path.join(directory, os.path.basename(usage_path))
+    try:
+        _prepare(directory, [target])
+        _copy_ledger(usage_path, target)
+    except OSError as error:
+        raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise InputError("backup_failed", f"{usage_path}: {error}") from error
+    return Backup((target,), None)
+
+
+def _prepare(directory: str, targets: Sequence[str]) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if stat.S_IMODE(os.stat(directory).st_mode) & 0o077:
+        raise InputError("backup_directory_open", f"{directory}: must have mode 0700 (no group or other access)")
+    for target in targets:
+        if os.path.lexists(target):
+            raise InputError("backup_exists", f"{target}: exists already; nothing was written")
+
+
+def _copy_ledger(usage_path: str, target: str) -> None:
+    ledger = usage_db.UsageDb.open(usage_path, readonly=True)
+    try:
+        ledger.backup(target)
+    finally:
+        ledger.close()
+
+
 def backup(files: Files, directory: str, *, allow_volatile: bool = False) -> Backup:
     """Copy the usage ledger, then the authority, into a directory, created if it is absent.
 
@@ -344,18 +388,9 @@ def backup(files: Files, directory: str, *, allow_volatile: bool = False) -> Bac
     if len(set(targets)) < len(targets):
         raise InputError("backup_exists", f"{targets[0]}: ledger and authority have the same name")
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        if stat.S_IMODE(os.stat(directory).st_mode) & 0o077:
-            raise InputError("backup_directory_open", f"{directory}: must have mode 0700 (no group or other access)")
-        for target in targets:
-            if os.path.lexists(target):
-                raise InputError("backup_exists", f"{target}: exists already; nothing was written")
+        _prepare(directory, targets)
         if files.usage_path is not None:
-            ledger = usage_db.UsageDb.open(files.usage_path, readonly=True)
-            try:
-                ledger.backup(targets[0])
-            finally:
-                ledger.close()
+            _copy_ledger(files.usage_path, targets[0])
         data, record = _readable(files, allow_volatile=allow_volatile)
         write_atomic(targets[-1], data, 0o600)
     except OSError as error:

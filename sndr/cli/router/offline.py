@@ -187,14 +187,18 @@ def fsck(config: str, as_json: bool, allow_volatile: bool) -> int:
 @_volatile
 @_refusals
 def backup(config: str, directory: str, as_json: bool, allow_volatile: bool) -> None:
-    """Copy the usage ledger, then the authority, into DIR. Works beside a running router; overwrites nothing."""
+    """Copy the usage ledger, then the authority if there is one, into DIR. Works beside a running router.
+
+    Overwrites nothing; DIR is made where it is absent, and is for its owner alone. What was running at that moment has
+    no end in the copy: after a restore, sndr router usage reconcile --confirm closes it.
+    """
     from sndr.router import offline
 
-    done = offline.backup(offline.load(config), directory, allow_volatile=allow_volatile)
+    done = offline.backup_of(config, directory, allow_volatile=allow_volatile)
     if as_json:
         fence = {
-            "route_revision": done.fence.route_revision,
-            "effective_route_sha256": done.fence.effective_route_sha256,
+            "route_revision": None if done.fence is None else done.fence.route_revision,
+            "effective_route_sha256": None if done.fence is None else done.fence.effective_route_sha256,
         }
         write_out(_encode({"object": "route.backup", "files": list(done.files), **fence}))
     else:
