@@ -220,10 +220,11 @@ class RequestHead:
             self.expects_continue = self.has_body
 
     def again(self) -> RequestHead:
-        """The same head as another connection's own, with what was concluded from it."""
+        """The same head as another connection's own; what an application concluded may depend on the connection."""
         other = RequestHead.__new__(RequestHead)
         for name in RequestHead.__slots__:
             setattr(other, name, getattr(self, name))
+        other.memo = None
         return other
 
     def _read_target(self, target: bytes) -> tuple[bytes, bytes]:
