@@ -245,6 +245,11 @@ class Context:
             self.client.running -= 1
 
 
+def _given_id(head: RequestHead) -> str | None:
+    given = head.fields.get(b"x-request-id")
+    return given.decode() if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
+
+
 class _Accepted:
     """What followed from a head that was accepted, its length aside.
 
@@ -334,7 +339,7 @@ class Gateway:
                 endpoint = memo.endpoint
                 context = connection.context = Context(
                     head,
-                    memo.request_id or self._new_id(),
+                    (memo.request_id if not head.own else _given_id(head)) or self._new_id(),
                     time.monotonic(),
                     "client",
                     memo.client,
@@ -343,8 +348,7 @@ class Gateway:
                 )
                 context.peer = memo.peer
                 return self._max_body_bytes
-        given = head.fields.get(b"x-request-id")
-        given_id = given.decode() if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
+        given_id = _given_id(head)
         context = connection.context = Context(head, given_id or self._new_id(), time.monotonic())
         path = head.path
         if self._looks:
@@ -383,7 +387,8 @@ class Gateway:
                 context.upload = Upload(self._loop, connection, content_type, self._spool)
                 connection.collect(context.upload)
             assert context.client is not None
-            head.memo = _Accepted(endpoint, context.client, given_id, read_fence(head), context.peer)
+            lasting_id = given_id if not head.own else None
+            head.memo = _Accepted(endpoint, context.client, lasting_id, read_fence(head), context.peer)
         except Refused as refused:
             self.refused(context, None, None, "refused", refused.status, refused.code)
             self.send_refusal(connection, context, refused)

@@ -161,6 +161,9 @@ class Backend:
             fields = memo.fields
             if fields is None:
                 fields = memo.fields = _sent_on(head)
+        for name, _, line in head.own:
+            if name not in _NOT_SENT_ON:
+                fields += line
         query = b"?" + head.query.encode() if head.query else b""
         return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             self._origin_line if endpoint.at_origin else self._base,
@@ -177,7 +180,7 @@ class Backend:
 def _sent_on(head: RequestHead, ours: frozenset[bytes] = frozenset()) -> bytes:
     """The client's fields that the server gets to see; none of `ours`."""
     dropped = _NOT_SENT_ON | head.options | ours
-    return b"".join([line for name, _, line in head.headers if name not in dropped])
+    return b"".join([line for name, _, line in head.lasting if name not in dropped])
 
 
 def _members(value: Mapping[str, Any] | None) -> dict[str, bytes] | None:

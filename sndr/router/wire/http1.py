@@ -139,6 +139,26 @@ class _Frame:
         return (end + len(self.after), int(text)) if text.isdigit() else None
 
 
+_OWN: Final = re.compile(rb"\r\n((?i:x-request-id|traceparent)): ([!-~]{1,128})(?=\r\n)")
+"""Lines that only say which request this is: without them, the heads of a client that numbers its requests repeat."""
+_OWN_NAMES: Final = frozenset((b"x-request-id", b"traceparent"))
+_OWN_MAX: Final = 4
+
+
+def _apart(raw: bytes) -> tuple[bytes, tuple[Field, ...]]:
+    """A head without the lines that differ from request to request, and those lines as fields."""
+    parts = _OWN.split(raw)
+    if len(parts) == 1:
+        return raw, ()
+    own = tuple(
+        [
+            (name.lower(), value, b"%b: %b\r\n" % (name.lower(), value))
+            for name, value in zip(parts[1::3], parts[2::3], strict=True)
+        ]
+    )
+    return (b"".join(parts[::3]), own) if len(own) <= _OWN_MAX else (raw, ())
+
+
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 
@@ -151,20 +171,22 @@ class RequestHead:
         path: Path as sent, never empty; of an absolute-form target only the path.
         query: As sent, without `?`; empty when absent.
         http10: The client speaks HTTP/1.0.
-        headers: The fields in order.
-        fields: The same as a mapping; of a repeated name the last value.
+        headers: The fields; those that differ from request to request last.
+        lasting: Those that are the same in every head that repeats this one.
+        own: The others.
+        fields: All as a mapping; of a repeated name the last value.
         keep_alive: Whether the connection may carry another request.
         options: What `Connection` lists, in lower case: fields of those names end at this hop.
         content_length: Announced length; None when there is none.
         chunked: The body is chunked.
         has_body: Whether any body byte may follow.
         expects_continue: The client waits for a 100 before it sends the body.
-        memo: For the application: what it concluded from everything but the length; kept while heads repeat.
+        memo: For the application: what it concluded from everything but the length and `own`; kept while heads repeat.
     """
 
     __slots__ = (
         "chunked", "content_length", "expects_continue", "fields", "has_body", "headers", "http10", "keep_alive",
-        "memo", "method", "options", "path", "query",
+        "lasting", "memo", "method", "options", "own", "path", "query",
     )  # fmt: skip
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
@@ -172,7 +194,8 @@ class RequestHead:
         self.memo: Any = None
         self.method: str = method.decode()
         self.http10 = http10 = minor == b"0"
-        self.headers = headers
+        self.headers = self.lasting = headers
+        self.own: tuple[Field, ...] = ()
         fields = self.fields = {name: value for name, value, _ in headers}
         if target is not None:
             path, query = self._read_target(target)
@@ -225,7 +248,29 @@ class RequestHead:
         for name in RequestHead.__slots__:
             setattr(other, name, getattr(self, name))
         other.memo = None
+        other.fields = dict(self.fields)
         return other
+
+    def separate(self, own: tuple[Field, ...]) -> bool:
+        """Set fields of a head that was just judged apart; False where that could change what they mean."""
+        lasting = [field for field in self.headers if field not in own]
+        if len(lasting) + len(own) != len(self.headers) or not self.options.isdisjoint(_OWN_NAMES):
+            return False
+        if any(name in _OWN_NAMES for name, _, _ in lasting):
+            return False
+        self.lasting, self.own = lasting, own
+        self.headers = [*lasting, *own]
+        return True
+
+    def renew(self, own: tuple[Field, ...]) -> None:
+        """The next request's fields in the place of the last one's."""
+        fields = self.fields
+        for name, _, _ in self.own:
+            fields.pop(name, None)
+        for name, value, _ in own:
+            fields[name] = value
+        self.own = own
+        self.headers = [*self.lasting, *own]
 
     def _read_target(self, target: bytes) -> tuple[bytes, bytes]:
         """Path and query of a target that is not a plain path."""
@@ -348,6 +393,8 @@ class RequestReader:
             return None
         head.content_length = length = found[1]
         head.has_body = length > 0
+        if head.own:
+            head.renew(())
         return head, data[found[0] :]
 
     def head(self) -> RequestHead | None:
@@ -370,10 +417,11 @@ class RequestReader:
         self._searched = 0
         self._buffer = buffer[end:]
         head, frame, memory = self._known, self._frame, self._memory
-        found = None if frame is None else frame.match(raw)
+        lasting, own = _apart(raw)
+        found = None if frame is None else frame.match(lasting)
         if found is None and memory is not None and memory.head is not None and memory.frame is not None:
             frame = memory.frame
-            found = frame.match(raw)
+            found = frame.match(lasting)
             if found is not None:
                 head = self._known = memory.head.again()
                 self._frame = frame
@@ -381,10 +429,13 @@ class RequestReader:
             head.content_length = self._left = found[1]
             head.has_body = self._left > 0
             self.complete = not self._left
+            if own or head.own:
+                head.renew(own)
             return head
         head = self._parse(raw)
-        # Only heads whose one difference can be the length are remembered.
-        self._frame = None if head.chunked or head.expects_continue else _Frame.of(raw)
+        # Only heads whose differences can be the length and the lines set apart are remembered.
+        remembered = not (head.chunked or head.expects_continue or (own and not head.separate(own)))
+        self._frame = _Frame.of(lasting) if remembered else None
         self._known = None if self._frame is None else head
         if memory is not None and self._known is not None:
             memory.head, memory.frame = head, self._frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sndr.router.wire.http1 import HeadMemory, RequestMemory, RequestReader, ResponseReader
+from sndr.router.wire.http1 import HeadMemory, Malformed, RequestHead, RequestMemory, RequestReader, ResponseReader
 
 REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: %b\r\nAccept: */*\r\n\r\n%b"
 RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %b\r\n\r\n%b"
@@ -103,3 +103,60 @@ def test_a_head_known_from_another_connection_is_not_shared_with_it() -> None:
     third = three.head()
     assert third is not None
     assert (third.memo, third.fields[b"host"]) == (None, b"i")
+
+
+NAMED = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n%bContent-Length: 1\r\nAccept: */*\r\n\r\nx"
+
+
+def next_head(known: RequestReader, lines: bytes) -> RequestHead:
+    known.feed(NAMED % lines)
+    head = known.head()
+    assert head is not None
+    assert (known.body(), known.complete) == (b"x", True)
+    return head
+
+
+def test_heads_that_differ_in_the_request_s_name_repeat_and_carry_their_own() -> None:
+    known = RequestReader(4096)
+    first = next_head(known, b"X-Request-Id: one\r\ntraceparent: 00-1\r\n")
+    first.memo = "concluded"
+    assert first.own == ((b"x-request-id", b"one", b"x-request-id: one\r\n"),
+                         (b"traceparent", b"00-1", b"traceparent: 00-1\r\n"))  # fmt: skip
+    for lines, expected in [
+        (b"X-Request-Id: two\r\n", {b"x-request-id": b"two"}),
+        (b"", {}),
+        (b"traceparent: 00-2\r\nx-request-id: three\r\n", {b"traceparent": b"00-2", b"x-request-id": b"three"}),
+    ]:
+        head = next_head(known, lines)
+        assert (head is first, head.memo) == (True, "concluded")
+        assert {
+            name: head.fields[name] for name in (b"x-request-id", b"traceparent") if name in head.fields
+        } == expected
+        assert {name: value for name, value, _ in head.own} == expected
+        assert {name: value for name, value, _ in head.headers} == head.fields
+        assert [name for name, _, _ in head.lasting] == [b"host", b"content-length", b"accept"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"X-Request-Id: one\r\nConnection: x-request-id\r\n",  # ends at this hop
+        b"X-Request-Id:one\r\nX-Request-Id: two\r\n",  # which one counts depends on the order
+        b"X-Request-Id: a b\r\n",
+        b"X-Request-Id : a\r\n",
+        b"X-Request-Id: a\xff\r\n",
+        b"traceparent: " + b"0" * 129 + b"\r\n",
+        b"X-Request-Id: 1\r\n" * 5,
+    ],
+)
+def test_other_ways_to_name_a_request_are_judged_each_time(lines: bytes) -> None:
+    known = RequestReader(4096)
+    next_head(known, b"").memo = "concluded"
+    try:
+        head = next_head(known, lines)
+    except Malformed:
+        return
+    assert head.memo is None
+    head.memo = "again"
+    assert next_head(known, lines.replace(b"1", b"2")).memo in (None, "again")
+    assert next_head(known, b"X-Request-Id: new\r\n").memo is None
