@@ -149,7 +149,8 @@ class StreamTail:
 
     def _trim(self) -> None:
         if not self._first:
-            self._first = self._parts[0][:TAIL_BYTES]
+            first = self._parts[0]
+            self._first = (first if len(first) >= TAIL_BYTES else b"".join(self._parts))[:TAIL_BYTES]
         last = self._parts[-1]
         text = (last if len(last) >= TAIL_BYTES else b"".join(self._parts))[-TAIL_BYTES:]
         self._parts.clear()
