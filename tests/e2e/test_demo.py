@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sndr.contract import check_table
 from sndr.router import demo as door
+from sndr.router import demo_workload
 from tests.support.cli import CONSOLE, environment, run_cli
 
 
@@ -151,3 +153,16 @@ def test_a_stream_that_is_not_whole_fails_it(monkeypatch: pytest.MonkeyPatch, pl
     with pytest.raises(door.DemoError):
         door.run(lambda *line: said.append(line[1]))
     assert not any("each came once" in line for line in said)
+
+
+def test_the_workload_demonstration_sends_tool_calls_where_they_are_fast(room: Path) -> None:
+    done = run_cli("demo", "--workload", entry=CONSOLE, env=environment(TMPDIR=str(room)))
+    assert done.returncode == 0, done.stderr
+    assert "tool calls found the family busy and went to k4; chat stayed on k1" in done.stdout
+    assert "rule short-structured-under-concurrency" in done.stdout
+    assert "single-stream-structured-or-tool-short" in done.stdout
+    assert left_behind(room) == ([], [])
+
+
+def test_the_table_of_the_demonstration_is_valid() -> None:
+    assert check_table(demo_workload.example_table()) == []

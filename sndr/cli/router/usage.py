@@ -16,7 +16,7 @@ import click
 from sndr.cli.output import CommandError, write_out
 from sndr.errors import AuthorityError, ControlError, InputError
 
-__all__ = ["coverage", "usage"]
+__all__ = ["coverage", "coverage_text", "usage"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -217,7 +217,7 @@ def coverage(config_path: str | None, file: str | None, since: str | None, famil
 
     start = None if since is None else door.parse_instant(since)
     found = door.coverage(_path(config_path, file), start, family)
-    write_out(_encode(found) if as_json else _coverage_text(found))
+    write_out(_encode(found) if as_json else coverage_text(found))
 
 
 # -- text for people --------------------------------------------------------------------------------------------------
@@ -261,7 +261,8 @@ def _report_text(found: Mapping[str, Any]) -> str:
     return "\n".join(table(rows)) + "\n"
 
 
-def _coverage_text(found: Mapping[str, Any]) -> str:
+def coverage_text(found: Mapping[str, Any]) -> str:
+    """The coverage of family aliases as tables."""
     from sndr.cli.router.text import table
 
     lines: list[str] = []
