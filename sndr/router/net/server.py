@@ -107,7 +107,7 @@ class Server:
     """What the connections of all listeners share.
 
     Attributes:
-        memory: The last head that any of them judged.
+        memory: Heads that any of them judged.
         connections: The open ones.
         closing: No request may start any more; connections close after the response they carry.
         refused: Connections turned away because too many were open.

@@ -13,8 +13,10 @@ Source: RFC 9112 (framing), RFC 9110 (fields).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
+from hashlib import blake2s
 from typing import Any, Final
 
 import httptools
@@ -40,6 +42,7 @@ _BARE_LF: Final = re.compile(rb"(?<!\r)\n|\x00|\r(?=[^\n])")
 _BLANK: Final = b"\r\n\r\n"
 _LINES_MAX: Final = 1024
 _LINE_MAX: Final = 160
+_MEMORY_MAX: Final = 64
 _SECRET: Final = frozenset((b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"))
 HEADERS_MAX: Final = 100
 CHUNK_OVERHEAD_MAX: Final = 16_384
@@ -336,13 +339,32 @@ class _Chunks:
 
 
 class RequestMemory:
-    """The last head that was judged on any connection, for the first request of others."""
+    """Heads that were judged on any connection, for the first requests of others.
 
-    __slots__ = ("frame", "head")
+    Looked up by a keyed digest: a head holds a credential, and comparing it with somebody else's must tell nothing by
+    the time it takes.
+    """
+
+    __slots__ = ("_heads", "_salt")
 
     def __init__(self) -> None:
-        self.head: RequestHead | None = None
-        self.frame: _Frame | None = None
+        self._heads: dict[bytes, tuple[RequestHead, _Frame]] = {}
+        self._salt = os.urandom(16)
+
+    def find(self, lasting: bytes) -> tuple[RequestHead, _Frame] | None:
+        """A head that `lasting` repeats, as its own object, and what is around its length."""
+        frame = _Frame.of(lasting)
+        known = None if frame is None else self._heads.get(self._digest(frame))
+        return None if known is None else (known[0].again(), known[1])
+
+    def keep(self, head: RequestHead, frame: _Frame) -> None:
+        """Remember a head."""
+        if len(self._heads) >= _MEMORY_MAX:
+            self._heads.clear()
+        self._heads[self._digest(frame)] = head.again(), frame
+
+    def _digest(self, frame: _Frame) -> bytes:
+        return blake2s(frame.before + frame.after, digest_size=16, key=self._salt).digest()
 
 
 class RequestReader:
@@ -419,12 +441,11 @@ class RequestReader:
         head, frame, memory = self._known, self._frame, self._memory
         lasting, own = _apart(raw)
         found = None if frame is None else frame.match(lasting)
-        if found is None and memory is not None and memory.head is not None and memory.frame is not None:
-            frame = memory.frame
+        if frame is None and memory is not None and (known := memory.find(lasting)) is not None:
+            head, frame = known
             found = frame.match(lasting)
             if found is not None:
-                head = self._known = memory.head.again()
-                self._frame = frame
+                self._known, self._frame = known
         if head is not None and found is not None:
             head.content_length = self._left = found[1]
             head.has_body = self._left > 0
@@ -437,8 +458,8 @@ class RequestReader:
         remembered = not (head.chunked or head.expects_continue or (own and not head.separate(own)))
         self._frame = _Frame.of(lasting) if remembered else None
         self._known = None if self._frame is None else head
-        if memory is not None and self._known is not None:
-            memory.head, memory.frame = head, self._frame
+        if memory is not None and self._frame is not None:
+            memory.keep(head, self._frame)
         if head.chunked:
             self._chunks = _Chunks()
             self._chunk_parser = httptools.HttpRequestParser(self._chunks)
