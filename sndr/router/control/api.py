@@ -322,9 +322,12 @@ class Management:
         return globs is None or may_use(globs, alias)
 
     def _tiers_of(self, aliases: Collection[str]) -> list[str]:
-        targets = [self._gate.snapshot.projection.aliases[name] for name in aliases]
-        named = {tier_of(target) for target in targets}
-        return [tier_id for tier_id in self._gate.snapshot.runtimes if tier_id in named]
+        snapshot = self._gate.snapshot
+        named: set[str] = set()
+        for name in aliases:
+            family = snapshot.families.get(name)
+            named.update((tier_of(snapshot.projection.aliases[name]),) if family is None else family.tiers)
+        return [tier_id for tier_id in snapshot.runtimes if tier_id in named]
 
     def tier_view(self, tier_id: str, *, hide: bool = False) -> dict[str, Any]:
         """A tier as its operator sees it; `hide` leaves out what clients may not know."""

@@ -53,8 +53,8 @@ all credentials. Every glob must match an alias.
 """,
     "router.tiers": """\
 One tier is one server. `replicas` and `max_concurrency = "auto"` are reserved words and refused. A tier whose address
-is one of the gateway's own listeners is refused in any spelling. Every tier must be named by a route. A server that is
-not there does not prevent the start.
+is one of the gateway's own listeners is refused in any spelling. Every tier must be named by a route, or run a `preset`
+where there are family routes. A server that is not there does not prevent the start.
 """,
     "router.model_routes": """\
 Each key is an alias: the model name that clients send. Each value is a tier id.
@@ -69,6 +69,16 @@ llm.primary = "big"               # a dotted key needs no quotes
 Aliases are trimmed and lower-cased, and then match `[a-z0-9][a-z0-9._:/@+-]{0,127}`. Two that become equal are an
 error, also `"a.b"` beside a nested `a.b`. Only `llm` beside `llm.primary` needs quotes around the dotted one, because
 TOML takes the unquoted key for a table.
+""",
+    "router.family_routes": """\
+Each alias of a model family is a table of its own; its tier is decided per request from the
+[routing table](workload-routing.md). Tiers take part by their `preset`.
+
+```toml
+[router.family_routes.gemma]
+family = "gemma4_moe_26b_a4b"
+natural = "gemma-k1"
+```
 """,
 }
 

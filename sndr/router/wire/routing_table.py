@@ -6,6 +6,7 @@ at all and every request goes where its alias leads by itself, unless the boot f
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -89,6 +90,10 @@ def judge(source: str, data: bytes, on_error: OnTableError) -> TableState:
     """
     try:
         obj = parse_json(data)
+        json.dumps(obj, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # Labels and headers are made of a table's words; half a character fits into neither.
+        return unread(source, "holds half a character", on_error)
     except ValueError as error:
         return unread(source, str(error), on_error)
     table = load(obj)
