@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -366,3 +367,10 @@ def test_receipt_headers_name_alias_and_tier(tmp_path: Path, upstream: Synthetic
             assert [answer.headers.get(name) for name in names] == ["llm.primary", "primary"]
     with gateway_process(boot_file(tmp_path, upstream.base_url)) as gateway:
         assert not [name for name in ask(gateway.url, request(chat())).headers if name.startswith("x-sndr")]
+
+
+def test_an_id_that_the_gateway_makes_is_a_uuid(tmp_path: Path, upstream: Synthetic) -> None:
+    with gateway_process(boot_file(tmp_path, upstream.base_url)) as gateway:
+        made = {ask(gateway.url, request(chat())).headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3
+    assert all(str(uuid.UUID(one, version=4)) == one for one in made)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 WIDTH, HEADS, INNER, LAYERS, CONTEXT = 64, 4, 128, 2, 4096
 WORDS = (
-    "the a of to and in is it you that he was for on are with as his they be at one have this from or had by".split()
-)
+    "the", "a", "of", "to", "and", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with", "as",
+    "his", "they", "be", "at", "one", "have", "this", "from", "or", "had", "by",
+)  # fmt: skip
 
 
 def write(path: Path, *, seed: int = 20261130) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -323,7 +324,8 @@ class Gateway:
         self.time: Callable[[], float] = time.monotonic
         self._max_body_bytes = max_body_bytes
         self._created = int(time.time())
-        self._id_prefix = os.urandom(8).hex()
+        # The form of a random UUID: there are model servers that answer 400 to any other.
+        self._id_prefix = str(uuid.uuid4())[:-12]
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -688,7 +690,7 @@ class Gateway:
 
     def _new_id(self) -> str:
         self._id_count += 1
-        return f"{self._id_prefix}{self._id_count:08x}"
+        return f"{self._id_prefix}{self._id_count:012x}"
 
     def _look(self, connection: Connection, head: RequestHead) -> Peer:
         address: str | None = None
