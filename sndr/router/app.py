@@ -626,6 +626,10 @@ async def _serve_until_told(
         if app.decisions is not None:
             app.decisions.line(event, **fields)
 
+    def audit(event: str, fields: Mapping[str, object]) -> None:
+        if app.decisions is not None:
+            app.decisions.line(event, **fields)
+
     quiescence = Quiescence(app.gate, app.prober, log, store)
     if store is not None:
         quiescence.restore(store.load())
@@ -638,6 +642,7 @@ async def _serve_until_told(
         quiescence=quiescence,
         process=app,
         routing_table=app.table_view,
+        audit=None if app.decisions is None else audit,
     )
     coordinator = None if authority is None else _go_live(app, config, authority, management, log)
     app.use_management(management)

@@ -302,6 +302,8 @@ def test_the_decision_log_says_where_each_request_went(tmp_path: Path, upstream:
     assert [routes[name]["tier"] for name in ("in", "out", "closed")] == ["primary", None, "primary"]
     assert routes["in"]["tier_generation"] == 1
     assert [line["tier"] for line in lines if line["event"] == "quiesced"] == ["primary"]
+    [asked] = [line for line in lines if line["event"] == "management"]
+    assert asked["status"] == 200
     text = log.read_text()
     for secret in (KEY, OPERATOR, "hello", upstream.address):
         assert secret not in text
