@@ -7,7 +7,8 @@ load to another; targets alternate within every round, so that what disturbs the
 comes from /proc (all threads, children included). Reported are medians over the rounds; ratios and differences are
 medians of those within a round. Targets that are not installed are skipped with a remark, and so are their bars.
 vllm-router goes into an environment of its own: `python -m venv V && V/bin/pip install vllm-router`, then
-`VLLM_ROUTER=V/bin/vllm-router`.
+`VLLM_ROUTER=V/bin/vllm-router`. Likewise, when asked for with `--targets`: `sglang-router` (`SGLANG_ROUTER`) and
+`litellm` (`pip install 'litellm[proxy]'`, `LITELLM`). `nginx-tls` and `sndr-tls` are the same servers behind TLS 1.3.
 
 Parts of sndr are measured by leaving one out (or adding one): `sndr-noledger`, `-noauth`, `-nolease`, `-nometrics`,
 `-nolog`, `-asyncio`, `-authority`.
@@ -22,6 +23,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import ssl
 import statistics
 import subprocess
 import sys
@@ -102,7 +104,8 @@ def wait_for(url: str, timeout_s: float = 20) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            urllib.request.urlopen(url, timeout=2).read()
+            unverified = ssl._create_unverified_context()
+            urllib.request.urlopen(url, timeout=2, context=unverified).read()
         except OSError:
             if time.monotonic() > deadline:
                 raise
@@ -122,9 +125,25 @@ class Target:
         return self.process.pid
 
 
-def start_nginx(directory: Path, upstream: int) -> Target | None:
+def certificate(directory: Path) -> tuple[Path, Path]:
+    cert, key = directory / "bench.crt", directory / "bench.key"
+    if not cert.exists():
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    return cert, key
+
+
+def start_nginx(directory: Path, upstream: int, *, tls: bool = False) -> Target | None:
     if shutil.which("nginx") is None:
         return None
+    name, scheme, secure = ("nginx-tls", "https", " ssl") if tls else ("nginx", "http", "")
+    pair = certificate(directory) if tls else None
+    directory = directory / name
+    directory.mkdir()
+    tls_lines = f"ssl_certificate {pair[0]}; ssl_certificate_key {pair[1]}; ssl_protocols TLSv1.3;" if pair else ""
     port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""  # its worker must be able to write large bodies here
     (directory / "nginx.conf").write_text(
@@ -138,7 +157,7 @@ http {{
   client_body_buffer_size 128k; client_max_body_size 0; keepalive_requests 1000000000;
   upstream mock {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000000; }}
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen 127.0.0.1:{port} backlog=4096{secure}; {tls_lines}
     location / {{
       proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
     }}
@@ -147,8 +166,8 @@ http {{
 """
     )
     process = spawn(GATEWAY_CORE, "nginx", "-c", str(directory / "nginx.conf"), "-p", str(directory))
-    wait_for(f"http://127.0.0.1:{port}/health")
-    return Target("nginx", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
+    wait_for(f"{scheme}://127.0.0.1:{port}/health")
+    return Target(name, process, f"{scheme}://127.0.0.1:{port}/v1/chat/completions", "m1", None)
 
 
 def start_haproxy(directory: Path, upstream: int) -> Target | None:
@@ -190,6 +209,39 @@ def start_vllm_router(directory: Path, upstream: int) -> Target | None:
     return Target("vllm-router", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
 
 
+def start_sglang_router(directory: Path, upstream: int) -> Target | None:
+    command = os.environ.get("SGLANG_ROUTER") or shutil.which("sglang-router")
+    if not command:
+        return None
+    port = free_port()
+    process = spawn(
+        GATEWAY_CORE, command, "launch", "--host", "127.0.0.1", "--port", str(port), "--worker-urls",
+        f"http://127.0.0.1:{upstream}", "--policy", "round_robin", "--log-level", "error", "--prometheus-port",
+        str(free_port()), stdout=(directory / "sglang-router.out").open("w"), stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    wait_for(f"http://127.0.0.1:{port}/health", 60)
+    return Target("sglang-router", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
+
+
+def start_litellm(directory: Path, upstream: int) -> Target | None:
+    command = os.environ.get("LITELLM") or shutil.which("litellm")
+    if not command:
+        return None
+    port = free_port()
+    config = directory / "litellm.yaml"
+    config.write_text(
+        "model_list:\n- model_name: m1\n  litellm_params:\n    model: openai/m1\n    api_key: none\n"
+        f"    api_base: http://127.0.0.1:{upstream}/v1\n"
+    )
+    process = spawn(
+        GATEWAY_CORE, command, "--config", str(config), "--host", "127.0.0.1", "--port", str(port),
+        "--num_workers", "1", stdout=(directory / "litellm.out").open("w"), stderr=subprocess.STDOUT,
+        env={**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    )  # fmt: skip
+    wait_for(f"http://127.0.0.1:{port}/health/liveliness", 180)
+    return Target("litellm", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
+
+
 def start_sndr(name: str, directory: Path, upstream: int) -> Target:
     port = free_port()
     features = set(name.split("-")[1:])
@@ -198,6 +250,10 @@ def start_sndr(name: str, directory: Path, upstream: int) -> Target:
     ledger = "" if "noledger" in features else f'usage_path = "{directory}/{name}.sqlite"\n'
     if "authority" in features:
         ledger += f'operator_auth_env = "BENCH_OPERATOR"\nroute_state_path = "{directory}/{name}.routes"\n'
+    scheme = "https" if "tls" in features else "http"
+    if "tls" in features:
+        cert, key = certificate(directory)
+        ledger += f'tls_cert = "{cert}"\ntls_key = "{key}"\n'
     config.write_text(
         f'[server]\nlisten = ["127.0.0.1:{port}"]\n{auth}{ledger}'
         f'[[router.tiers]]\nid = "bench"\nbase_url = "http://127.0.0.1:{upstream}/v1"\nmodel = "m1"\n'
@@ -219,8 +275,8 @@ def start_sndr(name: str, directory: Path, upstream: int) -> Target:
         GATEWAY_CORE, sys.executable, str(HERE / "gateway.py"), str(config), *sorted(features),
         env=environment, stderr=log.open("w"),
     )  # fmt: skip
-    wait_for(f"http://127.0.0.1:{port}/livez")
-    return Target(name, process, f"http://127.0.0.1:{port}/v1/chat/completions", "llm.primary",
+    wait_for(f"{scheme}://127.0.0.1:{port}/livez")
+    return Target(name, process, f"{scheme}://127.0.0.1:{port}/v1/chat/completions", "llm.primary",
                   None if "noauth" in features else KEY)  # fmt: skip
 
 
@@ -264,8 +320,12 @@ def running(names: list[str], directory: Path) -> Iterator[tuple[int, list[Targe
     targets: list[Target] = []
     try:
         for name in names:
-            if name == "nginx":
-                target = start_nginx(directory, port)
+            if name in ("nginx", "nginx-tls"):
+                target = start_nginx(directory, port, tls=name == "nginx-tls")
+            elif name == "sglang-router":
+                target = start_sglang_router(directory, port)
+            elif name == "litellm":
+                target = start_litellm(directory, port)
             elif name == "haproxy":
                 target = start_haproxy(directory, port)
             elif name == "vllm-router":
