@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.contract_vectors import D26, G26, M26
 from tests.support.gateway import gateway_process
-from tests.support.live import Operator, RefusedError, init, private
+from tests.support.live import Operator, RefusedError, init, private, run_verb
 from tests.support.raw import ask, connected, request, wait_idle
 from tests.support.synthetic import synthetic_thread
 from tests.support.workload import ALIAS, SHORT_TOOL_CALL, body, holding, receipt, siblings
@@ -37,6 +37,9 @@ def test_aliases_move_to_families_and_back_and_replacements_change_presets(tmp_p
                 assert receipt(url, body("only.k1"))["tier"] == "k4"
                 assert receipt(url, body(**SHORT_TOOL_CALL))["tier"] == "k1"
             operator.change(op="rollback")
+            swapped = run_verb("swap", f"only.k4={G26}@k4", "--yes", "--config", config, "--url", url)
+            assert swapped.returncode == 0, swapped
+            assert operator.status()["aliases"]["only.k4"] == {**family, "natural": "k4"}
             # A replacement keeps the preset where it is not named, and changes it where it is.
             operator.change(op="tier_replacement", tiers={"k4": {"max_concurrency": 8}})
             with holding(url, one, 1):

@@ -38,7 +38,10 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 def swap(
     words: tuple[str, ...], yes: bool, drain_timeout_s: int, verify_timeout_s: int, where: Where, as_json: bool
 ) -> int:
-    """Point aliases at other tiers: shown first, then asked, then done. Running streams stay where they are."""
+    """Point aliases at other tiers: shown first, then asked, then done. Running streams stay where they are.
+
+    ALIAS=FAMILY@TIER points an alias at a model family, of which TIER is the natural tier.
+    """
     change = {"op": "alias_update", "aliases": parse_aliases(words)}
     return _change(change, yes, drain_timeout_s, verify_timeout_s, where, as_json)
 

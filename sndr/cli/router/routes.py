@@ -98,15 +98,22 @@ def _ask(where: Where, question: Callable[[Client], Answer]) -> Answer:
 
 
 def parse_aliases(words: tuple[str, ...]) -> dict[str, Any]:
-    """``ALIAS=TIER`` words as the `aliases` of a change."""
+    """``ALIAS=TIER``, ``ALIAS=FAMILY@TIER`` or ``ALIAS=FAMILY@TIER@family_default`` as the `aliases` of a change."""
     aliases: dict[str, Any] = {}
     for word in words:
-        alias, equals, tier = word.partition("=")
-        if not equals or not alias or not tier:
-            raise click.UsageError(f"{word!r}: expected ALIAS=TIER, for example llm.primary=big")
+        alias, equals, target = word.partition("=")
+        parts = target.split("@")
+        if not equals or not alias or not all(parts) or len(parts) > 3:
+            raise click.UsageError(
+                f"{word!r}: expected ALIAS=TIER, for example llm.primary=big, or ALIAS=FAMILY@NATURAL_TIER"
+            )
         if alias in aliases:
             raise click.UsageError(f"{alias!r} is named twice")
-        aliases[alias] = {"tier": tier}
+        if len(parts) == 1:
+            aliases[alias] = {"tier": target}
+        else:
+            reaction = parts[2] if len(parts) == 3 else "refuse"
+            aliases[alias] = {"family": parts[0], "natural": parts[1], "on_unready": reaction}
     return aliases
 
 
@@ -161,7 +168,7 @@ preview = LazyGroup("preview", help="Show what a change would do, and change not
 @click.argument("words", nargs=-1, required=True, metavar="ALIAS=TIER...")
 @with_where
 def _preview_alias(words: tuple[str, ...], where: Where, as_json: bool) -> int:
-    """Point aliases at other tiers."""
+    """Point aliases at other tiers, or at a model family: ALIAS=FAMILY@TIER, where TIER is its natural one."""
     return _preview({"op": "alias_update", "aliases": parse_aliases(words)}, where, as_json)
 
 

@@ -147,6 +147,10 @@ def test_the_codes_with_exits_of_their_own_exist() -> None:
 
 def test_aliases_on_the_command_line() -> None:
     assert parse_aliases(("llm.primary=big", "a=b")) == {"llm.primary": {"tier": "big"}, "a": {"tier": "b"}}
+    assert parse_aliases(("g=fam@k1", "h=fam@k1@family_default")) == {
+        "g": {"family": "fam", "natural": "k1", "on_unready": "refuse"},
+        "h": {"family": "fam", "natural": "k1", "on_unready": "family_default"},
+    }
     for words in (("x",), ("=b",), ("a=",), ("a=b", "a=c")):
         with pytest.raises(click.UsageError):
             parse_aliases(words)
