@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No test asserts how long something took; a machine with other work is slow now and then.
 settings.register_profile("sndr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sndr")
 
-# The gate starts coverage through this variable; processes that tests start would each pay for it otherwise.
-for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG", "SOURCE_DATE_EPOCH", "SNDR_TRACEBACK"):
+for name in ("SOURCE_DATE_EPOCH", "SNDR_TRACEBACK"):
     os.environ.pop(name, None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The gate starts coverage through the environment; what tests start would each pay for it otherwise.
+
+    With workers it is they who run tests, so the process that starts them leaves the variables for them to inherit.
+    """
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
+        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+            os.environ.pop(name, None)
+
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that: the processes that tests
 # interrupt would go on for ever.
