@@ -361,3 +361,21 @@ def test_the_servers_own_refusal_passes(url: str, case: Case, stream: bool) -> N
     assert (answer.status, answer.headers["retry-after"]) == (429, "3")
     assert "synthetic 429" in answer.body.decode()
     assert settled(url, request_id)["outcome"] == "upstream_error"
+
+
+def test_a_refused_repeat_says_what_it_was(upstream: Synthetic, tmp_path: Path) -> None:
+    """Heads that repeat on a connection are judged by what was concluded before; the kind belongs to that."""
+    path = tmp_path / "gateway.toml"
+    path.write_text(BOOT.format(base_url=upstream.base_url, patience_s=20))
+    [case] = [case for case in CASES if case.kind == "tts"]
+    ids = ["first", "second", "third"]
+    with gateway_process(path) as gateway:
+        with connected(gateway.url) as raw:
+            for request_id in ids:
+                answer = raw.send(raw_request(case, False, request_id, {}, model="nobody")).answer()
+                assert answer.status == 404
+        assert gateway.stop() == 0
+    database = sqlite3.connect(tmp_path / "usage.sqlite")
+    rows = database.execute("SELECT id, kind, endpoint FROM requests ORDER BY seq").fetchall()
+    database.close()
+    assert rows == [(request_id, "tts", "speech") for request_id in ids]

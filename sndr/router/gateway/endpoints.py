@@ -349,6 +349,8 @@ class Gateway:
                     endpoint.dialect,
                 )
                 context.peer = memo.peer
+                if not endpoint.aliases:
+                    context.kind = endpoint.purpose
                 return self._max_body_bytes
         given_id = _given_id(head)
         context = connection.context = Context(head, given_id or self._new_id(), time.monotonic())
