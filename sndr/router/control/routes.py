@@ -32,7 +32,7 @@ from sndr.router.core.projection import (
 )
 from sndr.router.core.proposal import propose
 from sndr.router.core.recovery import Action
-from sndr.router.core.transaction import Machine, State, next_actions, step
+from sndr.router.core.transaction import Machine, Standing, State, next_actions, step
 from sndr.router.ports import Clock, Gate, Ledger
 from sndr.router.wire import operator_api as wire
 from sndr.router.wire.record import (
@@ -107,6 +107,13 @@ class _Plan:
         self.will = tuple(will)
 
 
+def _known(machine: Machine) -> rc.Receipt | None:
+    """The transaction that may be told: one that is only about to be begun is nobody's to see until it is durable."""
+    if machine.record is not None and machine.standing is Standing.IDLE and machine.state is not State.IDLE:
+        return machine.record.transaction
+    return machine.receipt
+
+
 class Routes:
     """Answers `/v1/admin/routes*` with JSON documents; refusals are `ControlError` and `RequestError`."""
 
@@ -156,7 +163,7 @@ class Routes:
     def standing(self) -> dict[str, Any]:
         """Members that every refusal carries."""
         machine = self._coordinator.machine
-        receipt = machine.receipt
+        receipt = _known(machine)
         return {
             "authority_id": None if machine.record is None else machine.record.authority_id,
             "transaction_id": None if receipt is None else receipt.id,
@@ -170,6 +177,7 @@ class Routes:
         """`route_authority` of the router's status; the last receipt included."""
         machine = self._coordinator.machine
         standing = self.standing()
+        receipt = _known(machine)
         return {
             "authority_id": standing["authority_id"],
             "state": standing["state"],
@@ -178,7 +186,9 @@ class Routes:
             "held_tiers": list(machine.gated),
             "writable": self._coordinator.condition == "writable",
             "next": standing["next"],
-            "last_receipt": None if machine.receipt is None else self._receipt(machine, replayed=False),
+            "last_receipt": None
+            if receipt is None
+            else self._receipt(replace(machine, receipt=receipt), replayed=False),
         }
 
     def view(self) -> dict[str, Any]:
@@ -187,7 +197,7 @@ class Routes:
         record = machine.record
         assert record is not None
         assert machine.published is not None
-        receipt = machine.receipt
+        receipt = _known(machine)
         return {
             "object": "route.view",
             "authority_id": record.authority_id,
