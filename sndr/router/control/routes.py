@@ -31,8 +31,8 @@ from sndr.router.core.projection import (
     tier_of,
 )
 from sndr.router.core.proposal import propose
-from sndr.router.core.recovery import Action
-from sndr.router.core.transaction import Machine, Standing, State, next_actions, step
+from sndr.router.core.recovery import Action, Standing
+from sndr.router.core.transaction import Machine, State, next_actions, step
 from sndr.router.ports import Clock, Gate, Ledger
 from sndr.router.wire import operator_api as wire
 from sndr.router.wire.record import (

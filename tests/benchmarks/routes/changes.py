@@ -3,7 +3,7 @@
     python tests/benchmarks/routes/changes.py [--seconds 300] [--rounds 5] [--moves 100] [--replacements 30]
 
 Two hundred clients stream from four aliases all the time. In turns, `--rounds` times, the operator changes routes and
-leaves them alone, for equal times that together are twice `--seconds`. Gaps between events of the streams outside
+leaves them alone: `--seconds` and `--rest` in all. Gaps between events of the streams outside
 every scope are compared between the two. Exits 1 if anything was dropped or the gaps' p99 differs by more than 10 % or
 2 ms, whichever is more.
 """
@@ -25,6 +25,7 @@ from tests.support.traffic import Traffic, p99
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--rest", type=float, default=300, help="Seconds without changes, in all.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--moves", type=int, default=100)
     parser.add_argument("--replacements", type=int, default=30)
@@ -50,7 +51,7 @@ def main() -> int:
                         )
                         operate(running, operations, seconds=each, moves=moves, replacements=replacements)
                     else:
-                        time.sleep(each)
+                        time.sleep(asked.rest / asked.rounds)
                     spans.append((changing, began, time.monotonic()))
         operations.end()
         faults = judge(running, traffic, operations).faults()
