@@ -1,4 +1,5 @@
 """CPU that workload routing adds to a request: `python -m tests.benchmarks.routing`. Exits 1 when a bar is missed.
+With `--gateway`: CPU per request of whole gateway processes, for comparison.
 
 Family aliases are measured from the parsed request to the tier, with everything that the decision adds later (stripping
 hints, counting); plain aliases against the same step as it would be without family aliases.
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from sndr.contract import degraded
 from sndr.router.core.admission import Admission
@@ -24,6 +30,10 @@ from sndr.router.metrics import Metrics
 from sndr.router.wire import openai_api
 from sndr.router.wire.routing_table import judge
 from tests.support.contract_vectors import D26, G26, M26, REFERENCE, TOOL
+from tests.support.gateway import gateway_process
+from tests.support.raw import request
+from tests.support.synthetic import synthetic_process
+from tests.support.workload import siblings
 
 BATCH, BATCHES = 1000, 101
 FAMILY_BAR_US, PLAIN_BAR_US = 15.0, 0.5
@@ -146,7 +156,66 @@ def plain_us() -> float:
     return now - then + microseconds(later) - microseconds(lambda: None)
 
 
+async def _load(url: str, data: bytes, requests: int, connections: int = 16) -> None:
+    parts = urlsplit(url)
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        for _ in range(requests // connections):
+            writer.write(data)
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        writer.close()
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(client() for _ in range(connections)))
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def whole_gateway(rounds: int = 7, requests: int = 4000) -> list[tuple[str, float]]:
+    """CPU of the whole gateway process per request: plain alias, family alias with a table, and without one.
+
+    The three take turns within every round; the median over the rounds of each is returned, in microseconds.
+    """
+    chat = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "synthetic": {"tokens": 1},
+        "tools": [TOOL],
+        "max_tokens": 50,
+    }
+    spent: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        server = stack.enter_context(synthetic_process())
+        runs = []
+        for label, table in (("with a table", REFERENCE), ("without a table", None)):
+            folder = Path(name, label)
+            folder.mkdir()
+            source = 'path = "table.json"' if table is not None else None
+            config = siblings(
+                folder, dict.fromkeys(("k1", "k4"), server.base_url), table=table, routing_table=source, router=""
+            )
+            gateway = stack.enter_context(gateway_process(config))
+            runs.append((f"family alias {label}", gateway, "gemma"))
+            if table is not None:
+                runs.append(("plain alias", gateway, "only.k1"))
+        for _ in range(rounds):
+            for label, gateway, alias in runs:
+                data = request({"model": alias, **chat})
+                before = _cpu_s(gateway.process.pid)
+                asyncio.run(_load(gateway.url, data, requests))
+                spent.setdefault(label, []).append((_cpu_s(gateway.process.pid) - before) / requests * 1e6)
+    return [(label, statistics.median(found)) for label, found in spent.items()]
+
+
 def main() -> int:
+    if "--gateway" in sys.argv:
+        for label, us in whole_gateway():
+            print(f"| {label} | {us:.1f} us |")
+        return 0
     long_schema = {"type": "json_schema", "json_schema": {"schema": {"properties": {f"p{n}": {} for n in range(400)}}}}
     hints = [(b"x-sndr-expected-length", b"short"), (b"x-sndr-category", b"code")]
     without_tools = {name: value for name, value in BODY.items() if name != "tools"}
