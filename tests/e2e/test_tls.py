@@ -112,6 +112,18 @@ def test_a_long_answer_arrives_whole(served: Gateway, pair: Pair) -> None:
     raw.close()
 
 
+def test_large_bodies_arrive_whole(served: Gateway, upstream: Synthetic, pair: Pair) -> None:
+    raw = secure(served, client_context(pair))
+    for size in (100_000, 5_000_000):
+        name = f"large-{size}-{served.process.pid}"
+        data = request(chat(messages=[{"role": "user", "content": "x" * size}]), headers={"x-request-id": name})
+        assert raw.send(data + request(chat())).answer().status == 200
+        assert raw.answer().status == 200  # the one that was sent ahead
+        [seen] = upstream.log(name)
+        assert seen["bytes"] > size
+    raw.close()
+
+
 def test_a_refused_upload_is_told_why(served: Gateway, pair: Pair) -> None:
     raw = secure(served, client_context(pair))
     head = request(chat(), headers={"content-length": str(1 << 30)}, data=b"")

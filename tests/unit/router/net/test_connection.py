@@ -163,6 +163,17 @@ def test_a_client_that_leaves_is_noticed_once(world: World, how: str) -> None:
     assert not world.connections
 
 
+def test_a_transport_that_cannot_be_half_closed_is_not_asked_to_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS: staying open is refused there with a warning on standard error, and what was written is sent anyway."""
+    monkeypatch.setattr(Transport, "can_write_eof", lambda _: False)
+    world.connection.data_received(GET)
+    world.transport.buffered = 5
+    world.connection.respond(200, b"", b"x")
+    assert not world.connection.eof_received()
+
+
 def test_half_closing_after_the_answer_was_made_still_delivers_it(world: World) -> None:
     world.connection.data_received(GET)
     world.transport.buffered = 5
