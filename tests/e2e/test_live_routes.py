@@ -167,7 +167,7 @@ def test_a_server_that_is_gone_at_verification_is_verified_once_it_is_back(tmp_p
         liar.script = lambda _: ["other", "m2"]
         receipt = operator.recover("verify")
         assert (receipt["state"], receipt["held"]) == ("completed", False)
-        assert receipt["identity"]["observed"] == ["other", "m2"]
+        assert receipt["identity"]["observed"] == ["m2", "other"]
         assert receipt["changed"]["to"]["route_revision"] == 2
         assert user.ask("x").status_code == 200
         assert liar.chats == 1
@@ -184,6 +184,25 @@ def test_a_candidate_that_serves_another_model_is_refused_before_anything_is_hel
         refused("precheck_failed", 409, operator.apply, preview)
         assert operator.view()["write_seq"] == 2
         assert user.ask("x").status_code == 200
+
+
+@pytest.mark.req("R42", "R58")
+@pytest.mark.invariant("INV-14")
+def test_names_that_servers_advertise_never_keep_a_change_from_its_end(tmp_path: Path) -> None:
+    names = ["m2"]
+    with live(tmp_path) as plane, Liar(lambda _: names) as liar, plane.serving() as (_, operator, user):
+        change = {"a": {"base_url": liar.base_url, "model": "m2"}}
+        for odd in ("\ud800", "\x00", "line\n", "a" * 3000, ""):
+            names = [odd, "m2"]
+            preview = operator.preview(op="tier_replacement", tiers=change)
+            [check] = [check for check in preview["checks"] if not check["ok"]]
+            assert (check["code"], check["reason"]) == ("precheck_failed", "identity_malformed")
+            assert operator.status()["object"] == "router.status"
+        names = [*(f"{number}{chr(34) * 2000}" for number in range(40)), "m2"]
+        receipt = operator.change(op="tier_replacement", tiers=change)
+        assert (receipt["state"], receipt["identity"]["observed"][0]) == ("completed", "m2")
+        assert user.ask("x").status_code == 200
+        assert run_verb("fsck", "--config", plane.config).returncode == 0
 
 
 @pytest.mark.scenario("S7")

@@ -352,7 +352,8 @@ class Coordinator:
             seen = await asyncio.gather(*(self._prober.prove(*target) for target in targets))
             failure = identity_failure(seen)
             if failure is None:
-                observed = dict.fromkeys(name for one in seen for name in one.models)
+                proven = [tier.model for _, tier in effect.targets if tier.model is not None]  # the others may not fit
+                observed = dict.fromkeys([*proven, *(name for one in seen for name in one.models)])
                 return fx.IdentityProved(effect.ticket, tuple(observed))
             left_s = (ends_ms - self._clock.elapsed_ms()) / 1000
             if failure is Code.IDENTITY_MISMATCH or left_s <= 0:

@@ -8,6 +8,7 @@ a fresh proof that an operator asked for, and results that say nothing about the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 OBSERVED_MODELS_MAX: Final = 16
+#: What a name may be so that it can be shown, and kept in the receipt of what it proves.
+_SHOWABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,2048}")
 _CONTEXT_KEYS: Final = ("max_model_len", "context_window", "context_length")
 
 
@@ -167,6 +170,8 @@ def judge_models(tier: Tier, status: int, body: bytes) -> Observation:
     if entries is None:
         return Observation(False, Reason.IDENTITY_MALFORMED)
     models = tuple(entries)[:OBSERVED_MODELS_MAX]
+    if tier.model in entries and tier.model not in models:
+        models = (tier.model, *models[:-1])  # what is proven is always among what was seen
     limit = entries.get(tier.model) if tier.model is not None else None
     if not tier.model_identity:
         return Observation(True, Reason.HEALTH_PASSED, models, limit)
@@ -187,7 +192,7 @@ def _entries(body: bytes) -> Mapping[str, int | None] | None:
     entries: dict[str, int | None] = {}
     for entry in data:
         name = entry.get("id") if isinstance(entry, dict) else None
-        if type(name) is not str:
+        if type(name) is not str or _SHOWABLE.fullmatch(name) is None:
             return None
         lengths = [entry[key] for key in _CONTEXT_KEYS if type(entry.get(key)) is int and entry[key] > 0]
         entries[name] = lengths[0] if lengths else None

@@ -6,7 +6,7 @@ comes from a request: identifiers are ours or the operator's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -15,6 +15,7 @@ from sndr.router.core.projection import FrozenJson, Projection, Target
 
 __all__ = [
     "EVENTS_MAX",
+    "OBSERVED_BYTES_MAX",
     "OBSERVED_MAX",
     "AliasUpdate",
     "Campaign",
@@ -33,10 +34,12 @@ __all__ = [
     "Rollback",
     "State",
     "TierReplacement",
+    "kept_names",
 ]
 
 EVENTS_MAX: Final = 16
 OBSERVED_MAX: Final = 16
+OBSERVED_BYTES_MAX: Final = 8_192
 
 
 class State(StrEnum):
@@ -140,6 +143,18 @@ class Identity:
     at_ms: int
     observed: tuple[str, ...]
     proves: str = "advertised_name"
+
+
+def kept_names(names: Iterable[str]) -> tuple[str, ...]:
+    """As many of the advertised names as a receipt may hold: what servers say must never make it too large to write."""
+    kept: list[str] = []
+    left_bytes = OBSERVED_BYTES_MAX
+    for name in names:
+        size = 2 * len(name.encode()) + 3  # quotes, comma, and a backslash before each character at worst
+        if len(kept) < OBSERVED_MAX and size <= left_bytes:
+            kept.append(name)
+            left_bytes -= size
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -938,7 +938,7 @@ def _probe_identity(machine: Machine, _event: object) -> Outcome:
 
 def _identify(machine: Machine, event: fx.IdentityProved) -> rc.Receipt:
     assert machine.receipt is not None
-    return replace(machine.receipt, identity=rc.Identity(event.at_ms, event.observed[: rc.OBSERVED_MAX]))
+    return replace(machine.receipt, identity=rc.Identity(event.at_ms, rc.kept_names(event.observed)))
 
 
 def _readmit(machine: Machine, event: fx.IdentityProved) -> Outcome:

@@ -100,7 +100,7 @@ def test_identity_is_one_entry_equal_byte_for_byte() -> None:
     assert judge_models(TIER, 200, models("lora", "m1")) == Observation(
         True, Reason.IDENTITY_PASSED, ("lora", "m1"), 8192
     )
-    for name in ("m1 ", "M1", "org/m1", "m", "m1\n"):
+    for name in ("m1 ", "M1", "org/m1", "m"):
         assert judge_models(TIER, 200, models(name)).reason is Reason.IDENTITY_MISMATCH
 
 
@@ -109,11 +109,19 @@ def test_identity_is_one_entry_equal_byte_for_byte() -> None:
     [
         b"", b"[]", b"{}", b'{"data":{}}', b'{"data":[1]}', b'{"data":[{"id":1}]}', b'{"data":[{}]}', b"\xff",
         b'{"data":[],"data":[{"id":"m1"}]}', b'{"data":[{"id":"m2","id":"m1"}]}', b'{"data":[{"id":"m1","x":NaN}]}',
-        b"[" * 100_000, b'\xef\xbb\xbf{"data":[{"id":"m1"}]}', '{"data":[{"id":"m1"}]}'.encode("utf-16"),
+        rb'{"data":[{"id":"m1"},{"id":"\ud800"}]}', rb'{"data":[{"id":"m1"},{"id":"\u0000"}]}',
+        rb'{"data":[{"id":"m1"},{"id":"\n"}]}', b'{"data":[{"id":"m1"},{"id":""}]}',
+        b'{"data":[{"id":"m1"},{"id":"' + b"a" * 2049 + b'"}]}', b"[" * 100_000,
+        b'\xef\xbb\xbf{"data":[{"id":"m1"}]}', '{"data":[{"id":"m1"}]}'.encode("utf-16"),
     ],
 )  # fmt: skip
 def test_a_list_that_leaves_doubt_proves_nothing(body: bytes) -> None:
     assert judge_models(TIER, 200, body).reason is Reason.IDENTITY_MALFORMED
+
+
+def test_what_is_proven_is_among_what_was_seen_however_long_the_list_is() -> None:
+    seen = judge_models(TIER, 200, models(*(f"lora-{number}" for number in range(40)), "m1"))
+    assert (seen.reason, seen.models[0], len(seen.models)) == (Reason.IDENTITY_PASSED, "m1", 16)
 
 
 def test_the_lists_status_counts() -> None:
