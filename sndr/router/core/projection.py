@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 __all__ = [
     "BOOT_LOCKED",
+    "GATEWAY_MEMBERS",
     "INTEGER_MAX",
     "REPLACEABLE",
     "Change",
@@ -175,6 +176,9 @@ class Projection:
 TIER_KEYS: Final = tuple(member.name for member in fields(Tier))
 BOOT_LOCKED: Final = frozenset({"auth_env", "model_identity", "serves"})
 REPLACEABLE: Final = frozenset(TIER_KEYS) - BOOT_LOCKED
+GATEWAY_MEMBERS: Final = frozenset({"background", "model", "stream", "stream_options"})
+"""Members of a request that no tier may set: another model than the one whose identity was proven, a stream where the
+client asked for none, work that outlives its connection."""
 _CONTAINER_KEYS: Final = ("extra_body", "extra_body_defaults", "params", "serves")
 _RESERVED: Final = frozenset({"replicas"})
 
@@ -583,6 +587,8 @@ def _url_problem(url: str) -> str | None:
             return "has a host that is neither a name nor an IP address"
     elif address.is_unspecified or address.is_multicast or str(address) == "255.255.255.255":
         return "has an address that no server can have"
+    elif address.is_link_local:
+        return "has a link-local address, where machines keep their metadata and credentials"
     return None
 
 
@@ -602,6 +608,14 @@ def _free_object(given: object, pointer: str, faults: _Faults, _fill: bool) -> M
     if len(canonical(thaw(frozen))) > OBJECT_BYTES_MAX:
         faults.add(pointer, f"is too large: {_OBJECT_LABEL} are allowed", "change_too_large")
     assert isinstance(frozen, Mapping)
+    return frozen
+
+
+def _body_members(given: object, pointer: str, faults: _Faults, fill: bool) -> Mapping[str, FrozenJson] | None:
+    """Members of every request's body, without those that the gateway itself answers for."""
+    frozen = _free_object(given, pointer, faults, fill)
+    for name in sorted(GATEWAY_MEMBERS.intersection(frozen or ())):
+        faults.add(f"{pointer}/{name}", f"must not be set: {', '.join(sorted(GATEWAY_MEMBERS))} are the gateway's own")
     return frozen
 
 
@@ -654,8 +668,8 @@ _FIELD_PARSERS: Final[Mapping[str, _FieldParser]] = {
     "base_url": _base_url,
     "context_limit": _context_limit,
     "engine": _optional_text,
-    "extra_body": _free_object,
-    "extra_body_defaults": _free_object,
+    "extra_body": _body_members,
+    "extra_body_defaults": _body_members,
     "first_byte_timeout_ms": _integer(1, "milliseconds"),
     "health_path": _health_path,
     "idle_timeout_ms": _integer(1, "milliseconds"),

@@ -179,10 +179,13 @@ class TierKeys(_Table):
     idle_timeout_s: Seconds | None = Field(default=None, description="Overrides `router.idle_timeout_s`.")
     total_timeout_s: Seconds | None = Field(default=None, description="Overrides `router.total_timeout_s`.")
     extra_body: JsonObject | None = Field(
-        default=None, description="Members set in every request, over the client's own."
+        default=None,
+        description="Members set in every request, over the client's own; not `background`, `model`, `stream`, "
+        "`stream_options`.",
     )
     extra_body_defaults: JsonObject | None = Field(
-        default=None, description="Members set in a request that does not have them."
+        default=None,
+        description="Members set in a request that does not have them; not those of `extra_body` that are excepted.",
     )
     tool_support: bool = Field(default=True, description="False: requests with tools are refused.")
     stream_usage: bool = Field(

@@ -171,7 +171,9 @@ def test_routes_that_are_too_large_as_a_whole_are_refused() -> None:
     [
         "ftp://h/v1", "file:///etc/passwd", "http://", "http:///v1", "http://user:pw@h/v1", "http://user@h/v1", "http://h?x=1",
         "http://h/v1#f", "http://h:0/v1", "http://h:/v1", "http://h:99999/v1", "http://0.0.0.0/v1", "http://[::]/v1",
-        "http://255.255.255.255/v1", "http://224.0.0.1/v1", "http://127.1/v1", "http://0x7f000001/v1", "http://2130706433/v1",
+        "http://255.255.255.255/v1",
+        "http://169.254.169.254/v1", "http://[fe80::1]/v1",
+        "http://224.0.0.1/v1", "http://127.1/v1", "http://0x7f000001/v1", "http://2130706433/v1",
         "http://-h/v1", "http://h..x/v1", "http://[::1/v1", "http://h h/v1", "http://h\\x/v1", "http://é/v1", "http://h/v1\n",
         "HTTP://h/v1", "http://" + "a." * 127 + "b", "http://[v1.x]/v1", 7, "", None,
     ],
@@ -208,6 +210,17 @@ def test_a_projection_cannot_be_changed() -> None:
         params["a"] = 1  # type: ignore[index]
     assert isinstance(params["a"], tuple)
     assert routes.thaw(params) == {"a": [1, {"b": 2}]}
+
+
+@pytest.mark.req("R42", "R15")
+@pytest.mark.parametrize("field", ["extra_body", "extra_body_defaults"])
+@pytest.mark.parametrize("member", ["model", "stream", "stream_options", "background"])
+def test_no_tier_sets_the_members_that_the_gateway_answers_for(field: str, member: str) -> None:
+    for content in ({member: 1}, {"top_k": 5, member: None}):
+        with pytest.raises(ProjectionError) as refused:
+            routes.parse(_one(**{field: content}), fill=True)
+        assert [finding.pointer for finding in refused.value.findings] == [f"/tiers/t/{field}/{member}"]
+    assert routes.parse(_one(**{field: {"metadata": {member: 1}}}), fill=True)
 
 
 @pytest.mark.req("R13")
