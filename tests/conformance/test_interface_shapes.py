@@ -439,6 +439,23 @@ def test_previews_receipts_and_the_view(plane: Plane) -> None:
             assert_shape(line, {"at": AT, "level": str, "id": UUID, "op": str, "state": str, "code": str})
 
 
+def test_every_refusal_of_the_management_api_is_a_problem(plane: Plane) -> None:
+    http = plane.operator.http
+    wanted = {
+        "operator_required": plane.user.http.get("/v1/admin/routes"),
+        "method_not_allowed": http.put("/v1/admin/routes"),
+        "body_too_large": http.post("/v1/admin/routes/preview", content=b"a" * 70_000),
+        "not_found": http.get("/v1/admin/nothing"),
+        "invalid_change": http.post("/v1/admin/routes/preview", json={"op": "alias_update", "aliases": {"x": "b"}}),
+    }
+    shape = {"type": str, "title": str, "status": int, "detail": str, "code": str, "retryable": False}
+    for code, answer in wanted.items():
+        assert answer.headers["content-type"] == "application/problem+json", code
+        assert_shape(answer.json(), {**shape, "code": code, "type": f"urn:sndr:router:problem:{code}"})
+        assert answer.json()["status"] == answer.status_code
+    assert "/aliases/x" in wanted["invalid_change"].json()["detail"]
+
+
 @pytest.mark.req("R92")
 def test_a_precondition_that_is_not_met_says_where_the_routes_are(plane: Plane) -> None:
     body = {"op": "alias_update", "aliases": {"y": {"tier": "a"}}}

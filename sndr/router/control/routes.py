@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sndr.errors import AuthorityError, ControlError
+from sndr.errors import AuthorityError, ControlError, RequestError
 from sndr.router.control.coordinator import Coordinator, identity_failure, is_exact
 from sndr.router.control.previews import PREVIEW_BYTES_MAX, Preview, PreviewCache
 from sndr.router.core import effects as fx
@@ -340,7 +340,7 @@ class Routes:
         _require_idle(machine, call)
         assert machine.record is not None
         named = {name.strip().lower(): _filled(target) for name, target in wanted.aliases.items()}
-        change = parse_change({"kind": "alias_update", "aliases": named})
+        change = _change({"kind": "alias_update", "aliases": named})
         assert isinstance(change, rc.AliasUpdate)
         proposed = _proposed(machine.record, change)
         command = fx.UpdateAliases(call, self._new_id(), change, sha256(proposed))
@@ -350,7 +350,7 @@ class Routes:
         _require_idle(machine, call)
         record = machine.record
         assert record is not None
-        change = parse_change({"kind": "tier_replacement", "tiers": wanted.tiers})
+        change = _change({"kind": "tier_replacement", "tiers": wanted.tiers})
         assert isinstance(change, rc.TierReplacement)
         proposed = _proposed(record, change, managed=wanted.managed)
         scope = tuple(sorted(change.tiers))
@@ -704,6 +704,18 @@ def _check(name: str, code: str | None, *, blocking: bool = True, **more: object
 
 def _fence(fence: rc.Fence) -> dict[str, Any]:
     return {"route_revision": fence.route_revision, "effective_route_sha256": fence.effective_route_sha256}
+
+
+def _change(document: Mapping[str, object]) -> rc.ChangeSpec:
+    """A change as the operator wrote it.
+
+    Raises:
+        RequestError: What is wrong with it, and where.
+    """
+    try:
+        return parse_change(document)
+    except ControlError as error:
+        raise RequestError(error.code, error.message) from error
 
 
 def _proposed(record: rc.Record, change: rc.ChangeSpec, *, managed: bool = False) -> Projection:

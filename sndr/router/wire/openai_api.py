@@ -409,7 +409,17 @@ def encode_error(
     if dialect is Dialect.ANTHROPIC:
         return _encode({"type": "error", "error": {"type": kind, "message": message, **more}})
     if dialect is Dialect.PROBLEM:
-        return _encode({"type": f"urn:sndr:error:{code}", "title": message, "status": status, "code": code, **more})
+        return _encode(
+            {
+                "type": f"urn:sndr:router:problem:{code}",
+                "title": code.replace("_", " ").capitalize(),
+                "status": status,
+                "detail": message,
+                "code": code,
+                "retryable": status in (408, 503),
+                **more,
+            }
+        )
     return _encode({"error": {"message": message, "type": kind, "param": param, "code": code, **more}})
 
 
