@@ -46,7 +46,11 @@ _FENCED_ATTEMPTS: Final = 10
 
 
 class TransportError(SndrError):
-    """No answer was had; whether the gateway acted is unknown."""
+    """No answer was had; whether the gateway acted is unknown, unless nothing was `sent`."""
+
+    def __init__(self, code: str, message: str, *, sent: bool = True) -> None:
+        super().__init__(code, message)
+        self.sent = sent
 
 
 class RefusedError(ControlError):
@@ -128,7 +132,7 @@ def _check_url(url: str) -> None:
             str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         }
     except OSError as exc:
-        raise TransportError("unreachable", f"the host of {url} cannot be resolved") from exc
+        raise TransportError("unreachable", f"the host of {url} cannot be resolved", sent=False) from exc
     if not all(
         ipaddress.ip_address(address).is_private or ipaddress.ip_address(address).is_loopback for address in found
     ):
@@ -293,10 +297,10 @@ class Client:
                         raise TransportError("answer_too_large", f"the answer of {self.url} is too large")
                     if time.monotonic() > deadline:  # httpx bounds each read; a peer may send a byte now and then
                         raise TransportError("timeout", f"{self.url} did not answer in time")
+        except (httpx.ConnectTimeout, httpx.ConnectError) as exc:
+            raise TransportError("unreachable", f"{self.url} cannot be reached", sent=False) from exc
         except httpx.TimeoutException as exc:
             raise TransportError("timeout", f"{self.url} did not answer in time") from exc
-        except httpx.ConnectError as exc:
-            raise TransportError("unreachable", f"{self.url} cannot be reached") from exc
         except httpx.HTTPError as exc:
             raise TransportError("broken_answer", f"{self.url} broke off its answer") from exc
         document = _decode(bytes(raw))

@@ -15,7 +15,7 @@ import click
 
 from sndr.cli.output import CommandError, write_err, write_out
 from sndr.cli.router.advice import ADVICE, Where, exit_code, next_commands
-from sndr.cli.router.online import ask, connect
+from sndr.cli.router.online import ask, connect, without_answer
 from sndr.cli.router.routes import parse_aliases, parse_fields, refused_checks, timeouts, with_where
 from sndr.cli.router.routes_text import count, preview_text, receipt_text
 from sndr.errors import SndrError
@@ -146,7 +146,7 @@ class _Apply:
             self._ended.set()
 
     def _finish(self, watcher: Client, progress: Progress) -> int:
-        from sndr.router.client import RefusedError
+        from sndr.router.client import RefusedError, TransportError
 
         answer, error = self._answer, self._error
         if answer is not None:
@@ -160,7 +160,8 @@ class _Apply:
             return exit_code(error.status, error.code)
         if error is None:  # a fault of this program ended the thread
             raise CommandError("unreachable", "the apply ended without an answer; run sndr router status", 5)
-        write_err(f"sndr router: {error.code}: {error.message}; the outcome is unknown: run sndr router status")
+        sent = not isinstance(error, TransportError) or error.sent
+        write_err(f"sndr router: {error.code}: {error.message}; {without_answer(sent)}")
         self._say_next([self._where.command("status"), self._again])
         return 5
 

@@ -79,8 +79,14 @@ def ask(question: Callable[[Client], Answer], config_path: str | None, url: str 
         message = _explained(error, Where(config_path, url, auth_env))
         raise CommandError(error.code, message, exit_code(error.status, error.code)) from error
     except TransportError as error:
-        message = f"{error.message}; the outcome is unknown: run sndr router status"
-        raise CommandError(error.code, message, 5) from error
+        raise CommandError(error.code, f"{error.message}; {without_answer(error.sent)}", 5) from error
+
+
+def without_answer(sent: bool) -> str:
+    """What is known where no answer came."""
+    if sent:
+        return "the outcome is unknown: run sndr router status"
+    return "nothing was sent: is the gateway running, and is this its address?"
 
 
 def _explained(error: RefusedError, where: Where) -> str:

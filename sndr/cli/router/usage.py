@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import click
 
+from sndr.cli.main import LazyGroup
 from sndr.cli.output import CommandError, write_out
 from sndr.errors import AuthorityError, ControlError, InputError
 
@@ -51,7 +52,7 @@ def _path(config_path: str | None, file: str | None) -> str:
     return file if file is not None else door.locate(str(config_path))
 
 
-@click.group("usage")
+@click.group("usage", cls=LazyGroup)
 def usage() -> None:
     """Reports over the usage ledger, and its care."""
 
