@@ -170,7 +170,7 @@ def judge_models(tier: Tier, status: int, body: bytes) -> Observation:
     if entries is None:
         return Observation(False, Reason.IDENTITY_MALFORMED)
     models = tuple(entries)[:OBSERVED_MODELS_MAX]
-    if tier.model in entries and tier.model not in models:
+    if tier.model is not None and tier.model in entries and tier.model not in models:
         models = (tier.model, *models[:-1])  # what is proven is always among what was seen
     limit = entries.get(tier.model) if tier.model is not None else None
     if not tier.model_identity:
