@@ -58,7 +58,7 @@ tool_support = false
 dead = "dead"
 """
 NORMAL: Final = (
-    (re.compile(r"(?m)^(x-request-id|request-id): [0-9a-f]{24}$"), r"\1: <id>"),
+    (re.compile(r"(?m)^(x-request-id|request-id): [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), r"\1: <id>"),
     (re.compile(r"\b(chatcmpl|cmpl)-\d+"), r"\1-<n>"),
     (re.compile(r'"created":\d+'), '"created":<n>'),
     (re.compile(r'"(started_at|ended_at|checked_at|ready_checked_at)":"[^"]*"'), r'"\1":"<time>"'),
