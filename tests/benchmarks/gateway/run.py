@@ -228,6 +228,7 @@ def start_litellm(directory: Path, upstream: int) -> Target | None:
     if not command:
         return None
     port = free_port()
+    secret = f"sk-{os.urandom(24).hex()}"
     config = directory / "litellm.yaml"
     config.write_text(
         "model_list:\n- model_name: m1\n  litellm_params:\n    model: openai/m1\n    api_key: none\n"
@@ -236,10 +237,15 @@ def start_litellm(directory: Path, upstream: int) -> Target | None:
     process = spawn(
         GATEWAY_CORE, command, "--config", str(config), "--host", "127.0.0.1", "--port", str(port),
         "--num_workers", "1", stdout=(directory / "litellm.out").open("w"), stderr=subprocess.STDOUT,
-        env={**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        env={
+            **os.environ,
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_MASTER_KEY": secret,  # it does not start without a strong one
+        },
     )  # fmt: skip
     wait_for(f"http://127.0.0.1:{port}/health/liveliness", 180)
-    return Target("litellm", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", None)
+    return Target("litellm", process, f"http://127.0.0.1:{port}/v1/chat/completions", "m1", secret)
 
 
 def start_sndr(name: str, directory: Path, upstream: int) -> Target:
