@@ -8,6 +8,10 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.offline import stay_here
+
+stay_here()
+
 # No test asserts how long something took; a machine with other work is slow now and then.
 settings.register_profile("sndr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sndr")

@@ -20,6 +20,7 @@ from tests.support import victims
 from tests.support.fault_family import inject
 from tests.support.victims import ERRORS, Tally
 
+MORE = ("EROFS", "EMFILE", "ENOMEM", "EPERM")
 CALLS = {
     "fsync": 12, "rename": 4, "write": 6, "fchmod": 4, "openat": 24, "close": 24, "newfstatat": 40, "fstat": 24,
     "read": 12, "unlink": 4, "flock": 4, "lseek": 8,
@@ -29,7 +30,7 @@ CALLS = {
 
 def _cases() -> Iterator[tuple[str, str, int]]:
     for call, most in CALLS.items():
-        actions = [*(f"error={error}" for error in ERRORS), "signal=SIGKILL"]
+        actions = [*(f"error={error}" for error in (*ERRORS, *MORE)), "signal=SIGKILL"]
         if call == "write":
             actions += ["retval=1000", "retval=0"]
         for when in range(1, most + 1):
