@@ -351,6 +351,7 @@ class UsageDb:
         self.version = version
         self.run = 0
         self._db = db
+        self._file = _file(path)
 
     @classmethod
     def open(cls, path: str, *, readonly: bool = False, versions: Sequence[int] = (SCHEMA_VERSION,)) -> UsageDb:
@@ -416,9 +417,12 @@ class UsageDb:
         """A write transaction: durable when the block ends, nothing when it raises.
 
         Raises:
-            sqlite3.Error: Busy for longer than the timeout, disk full, I/O error. After an I/O error of the commit
-                itself the rows may come back with a crash; within this process they are gone.
+            sqlite3.Error: The file was moved or deleted, busy for longer than the timeout, disk full, I/O error.
+                After an I/O error of the commit itself the rows may come back with a crash; within this process they
+                are gone.
         """
+        if _file(self.path) != self._file:  # rows in a file without a name would be durable for nobody
+            raise sqlite3.OperationalError("the file is no longer where it was opened")
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -629,6 +633,15 @@ class UsageDb:
             with contextlib.suppress(OSError):
                 total += os.stat(self.path + suffix).st_size
         return total
+
+
+def _file(path: str) -> tuple[int, int] | None:
+    """Which file a path names now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _quote(path: str) -> str:

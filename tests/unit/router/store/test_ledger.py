@@ -257,6 +257,22 @@ def test_another_writer_makes_starts_fail_after_the_busy_timeout_only(path: Path
     run(test)
 
 
+@pytest.mark.req("R97")
+def test_a_start_in_a_file_that_was_moved_away_is_not_acknowledged(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            await started(ledger, start_row(1))
+            away = path.with_name("away.db")
+            for leave in (lambda: path.rename(away), lambda: (path.rename(away), path.write_bytes(b""))):
+                leave()
+                with pytest.raises(LedgerError):
+                    await started(ledger, start_row(2))
+                away.replace(path)
+                await started(ledger, start_row(3))
+
+    run(test)
+
+
 def test_a_stalled_disk_stalls_no_caller(path: Path) -> None:
     async def test() -> None:
         async with running(path) as ledger:
