@@ -295,10 +295,11 @@ class UsageLedger:
 
     async def close(self) -> None:
         """Write what is queued, end the threads, close the file and free the lock."""
+        while self._writer.queued or self._background:
+            await self._writer.flush()
+            # A checkpoint ends on the writer's thread, so that thread must not end before it.
+            await asyncio.gather(*self._background, return_exceptions=True)
         await self._writer.close()
-        for task in tuple(self._background):
-            with contextlib.suppress(Exception):
-                await task
         await self._reading.run(self._shut)
         await self._reading.close()
 

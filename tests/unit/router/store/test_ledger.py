@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from sndr.errors import AuthorityError
+from sndr.errors import AuthorityError, ControlError
 from sndr.router.core.usage import Outcome, Unresolved
+from sndr.router.store import ledger as ledger_module
 from sndr.router.store.ledger import LedgerError, UsageLedger, UsageStore
 from sndr.router.store.usage_db import UsageDb
 from tests.support.ledger import finish_row, refused, rows, running, start_row, started
@@ -537,5 +538,198 @@ def test_cancelled_reconcile_still_counts_right(path: Path) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await ledger.reconcile() == await ledger.reconcile()
+
+    run(test)
+
+
+@pytest.mark.parametrize("fault", [sqlite3.OperationalError("disk is full"), KeyboardInterrupt()])
+def test_a_run_that_cannot_be_recorded_leaves_the_ledger_free(
+    fault: BaseException, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> int:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UsageDb, "begin_run", fail)
+        with pytest.raises((AuthorityError, KeyboardInterrupt)) as caught:
+            UsageStore.open(str(path))
+    assert getattr(caught.value, "code", None) == ("usage_unusable" if isinstance(fault, sqlite3.Error) else None)
+    UsageStore.open(str(path)).close()
+
+
+def test_rows_beyond_the_limit_are_turned_away_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            monkeypatch.setattr(ledger_module, "OPEN_LIMIT", 1)
+            first = await started(ledger, start_row(1))
+            with pytest.raises(LedgerError, match="too many rows"):
+                await started(ledger, start_row(2))
+            ledger.finish(first, finish_row(1))  # waits for company
+            ledger.refuse(start_row(3), refused(3))
+            assert ledger.status().failures == 2
+            await ledger.flush()
+            ledger.refuse(start_row(4), refused(4))
+            await ledger.flush()
+            assert [row["id"] for row in rows(path)] == ["r1", "r4"]
+
+    run(test)
+
+
+@pytest.mark.req("R100")
+def test_rows_that_earlier_runs_left_concern_the_scope_of_their_own_chat_tier(path: Path) -> None:
+    async def test() -> None:
+        store = UsageStore.open(str(path))
+        left = [start_row(1), start_row(2, tier="other"), start_row(3, kind="embedding"), start_row(4)]
+        store.db.write([(row.admission_seq or 0, row, None) for row in left], (), (), {})
+        store.close()
+        async with running(path) as ledger:
+            assert ledger.unresolved({"primary"}) == Unresolved(total=2, earlier=2, by_tier={"primary": 2})
+            assert ledger.unresolved() == Unresolved(total=4, earlier=4, by_tier={"primary": 3, "other": 1})
+
+    run(test)
+
+
+def test_a_reconcile_that_cannot_write_is_refused_and_forgets_nothing(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            key = await started(ledger, start_row(1))
+            with Failing(ledger, sqlite3.OperationalError("disk I/O error")):
+                ledger.finish(key, finish_row(1))
+                await ledger.flush()
+            ledger._store.db._db.execute("PRAGMA query_only=1")
+            with pytest.raises(ControlError, match="could not be written") as caught:
+                await ledger.reconcile()
+            assert caught.value.code == "accounting_unavailable"
+            assert ledger.unresolved().failed == 1
+            ledger._store.db._db.execute("PRAGMA query_only=0")
+            assert (await ledger.reconcile()).reconciled == 1
+            assert ledger.unresolved().total == 0
+
+    run(test)
+
+
+def test_a_backup_has_everything_that_was_handed_over(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            key = await started(ledger, start_row(1))
+            ledger.finish(key, finish_row(1))
+            await ledger.backup(str(path.with_name("copy")))
+            assert [row["outcome"] for row in rows(path.with_name("copy"))] == ["completed"]
+
+    run(test)
+
+
+def test_closing_waits_for_the_count_that_is_under_way(path: Path) -> None:
+    async def test() -> None:
+        ledger = UsageLedger(UsageStore.open(str(path)))
+        counting, go_on = threading.Event(), threading.Event()
+
+        def count() -> int:
+            counting.set()
+            assert go_on.wait(10)
+            raise ZeroDivisionError
+
+        ledger._reader.count = count  # type: ignore[method-assign]
+        await asyncio.to_thread(counting.wait, 10)
+        closing = asyncio.ensure_future(ledger.close())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        go_on.set()
+        await asyncio.wait_for(closing, 10)
+        UsageStore.open(str(path)).close()  # the lock is free
+
+    run(test)
+
+
+def test_a_checkpoint_that_fails_is_tried_again_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(ledger_module, "CHECKPOINT_FRAMES", 1)
+        async with running(path) as ledger:
+            real, calls = ledger._reader.checkpoint, []
+
+            def checkpoint(*args: Any) -> Any:
+                calls.append(args)
+                if len(calls) == 1:
+                    raise sqlite3.OperationalError("disk I/O error")
+                return real(*args)
+
+            ledger._reader.checkpoint = checkpoint  # type: ignore[method-assign]
+            await started(ledger, start_row(1))
+            while ledger._checkpointing:
+                await asyncio.sleep(0.001)
+            await started(ledger, start_row(2))
+            while ledger._checkpointing:
+                await asyncio.sleep(0.001)
+            assert len(calls) == 2
+            assert ledger.status().failures == 0
+
+    run(test)
+
+
+def test_closing_in_the_middle_of_a_checkpoint_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(ledger_module, "CHECKPOINT_FRAMES", 1)
+        ledger = UsageLedger(UsageStore.open(str(path)))
+        real, begun, go_on = ledger._reader.checkpoint, threading.Event(), threading.Event()
+
+        def checkpoint(*args: Any) -> Any:
+            begun.set()
+            assert go_on.wait(10)
+            return real(*args)
+
+        ledger._reader.checkpoint = checkpoint  # type: ignore[method-assign]
+        await started(ledger, start_row(1))
+        await asyncio.to_thread(begun.wait, 10)
+        closing = asyncio.ensure_future(ledger.close())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait_for(closing, 10)
+
+    run(test)
+
+
+def test_a_refused_row_that_cannot_be_stored_does_not_fail_its_neighbours(path: Path) -> None:
+    async def test() -> None:
+        said: list[tuple[str, int]] = []
+        async with running(path, on_failure=lambda *a: said.append(a)) as ledger:
+            for n, alias in ((1, "a"), (2, "\ud800"), (3, "b")):
+                ledger.refuse(start_row(n, alias=alias), refused(n))
+            await ledger.flush()
+            assert [row["id"] for row in rows(path)] == ["r1", "r3"]
+            assert [number for _, number in said] == [1]
+            assert (ledger.status().failures, ledger.unresolved().total) == (1, 0)
+
+    run(test)
+
+
+def test_a_callback_that_fails_while_a_batch_fails_costs_the_others_nothing(path: Path) -> None:
+    async def test() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        async with running(path) as ledger:
+            told: list[Exception | None] = []
+
+            def broken(error: Exception | None) -> None:
+                raise ZeroDivisionError
+
+            with Failing(ledger, sqlite3.OperationalError("disk I/O error")):
+                ledger.start(start_row(1), broken)
+                ledger.start(start_row(2), told.append)
+                await ledger.flush()
+            assert [type(error) for error in told] == [LedgerError]
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+
+    run(test)
+
+
+def test_a_row_without_a_revision_raises_none(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            await started(ledger, start_row(1, authority_id="a-1", route_revision=None))
+            assert ledger._store.max_route_revision("a-1") is None
+            await started(ledger, start_row(2, authority_id="a-1", route_revision=4))
+            assert ledger._store.max_route_revision("a-1") == 4
 
     run(test)
