@@ -151,7 +151,7 @@ class Writer(Generic[T, R]):
 
     def _hasten(self) -> None:
         self._timer = None
-        if self._busy is None and self._pending and not self._scheduled:
+        if not self._scheduled:  # else the prompt items that came meanwhile take everything along
             self._send()
 
     def _send(self) -> None:
@@ -175,21 +175,20 @@ class Writer(Generic[T, R]):
             self._loop.call_soon_threadsafe(self._over)
 
     def _over(self) -> None:
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        assert self._ended is not None  # made before the thread was told to end
+        self._ended.set_result(None)
 
     def _delivered(self, batch: list[T], result: R) -> None:
         self._busy = None
         if self._pending:
             if self._prompt:
                 # What gathered during the write: give the events of this iteration their chance to join.
-                if not self._scheduled:
-                    self._scheduled = True
-                    self._seen, self._rounds = self._prompt, 1
-                    self._loop.call_soon(self._gather)
+                self._scheduled = True
+                self._seen, self._rounds = self._prompt, 1
+                self._loop.call_soon(self._gather)
             elif len(self._pending) >= self._lazy_limit:
                 self._send()
-            elif self._timer is None:
+            else:
                 self._timer = self._loop.call_later(self._lazy_s, self._hasten)
         idle, self._idle = self._idle, None
         self._deliver(batch, result)

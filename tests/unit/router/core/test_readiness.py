@@ -133,3 +133,16 @@ def test_without_identity_only_the_context_length_is_read() -> None:
     tier = replace(TIER, model_identity=False, context_limit="upstream")
     assert judge_models(tier, 200, models("m1")) == Observation(True, Reason.HEALTH_PASSED, ("m1",), 8192)
     assert judge_models(tier, 200, models("m2")).context_limit is None
+
+
+@pytest.mark.parametrize("seen", [REFUSED, WRONG, PASSED])
+def test_a_proof_about_a_tier_that_is_not_probed_is_shown_and_decides_nothing(seen: Observation) -> None:
+    state = replace(initial(replace(TIER, health_path=None)), models=("old",))
+    after = proven(state, seen, at=5.0)
+    assert (after.ready, after.reason, after.checked_at) == (True, Reason.NOT_CONFIGURED, 5.0)
+    assert after.models == (seen.models or ("old",))
+
+
+def test_a_proof_that_this_process_could_not_make_changes_nothing() -> None:
+    state = run(PASSED)
+    assert proven(state, Observation(False, Reason.NO_RESOURCES), at=9.0) == replace(state, checked_at=9.0)

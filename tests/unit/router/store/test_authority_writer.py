@@ -113,3 +113,27 @@ def test_a_store_that_breaks_says_that_it_does_not_know(path: Path, monkeypatch:
 
     fact, _ = write(path, FaultDisk(), before=broken)
     assert isinstance(fact, fx.WriteUncertain)
+
+
+@pytest.mark.req("R69", "R32")
+def test_after_an_unknown_outcome_an_ordinary_write_is_refused_and_still_not_known(path: Path) -> None:
+    calls = calls_of_a_write(path)
+    disk = At(len(calls) - calls[::-1].index("fsync"), errno.EIO)  # the directory's
+
+    async def main() -> list[fx.Fact]:
+        authority = open_authority(str(path), routes(), disk=disk, allow_volatile=True)  # type: ignore[arg-type]
+        disk.calls.clear()
+        disk.arm()
+        writer = AuthorityWriter(authority, routes())
+        facts: list[fx.Fact] = []
+        for ticket, kind in ((1, fx.WriteKind.HOLD), (2, fx.WriteKind.HOLD), (3, fx.WriteKind.REASSERT)):
+            answer: asyncio.Future[fx.Fact] = asyncio.get_running_loop().create_future()
+            writer.persist(fx.Persist(ticket, kind, authority.record), answer.set_result)
+            facts.append(await asyncio.wait_for(answer, 20))
+        await writer.close()
+        return facts
+
+    first, second, third = asyncio.run(main())
+    assert isinstance(first, fx.WriteUncertain)
+    assert second == fx.WriteUncertain(2, write_seq=first.write_seq)
+    assert third == fx.Written(3, write_seq=first.write_seq + 1)

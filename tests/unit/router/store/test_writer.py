@@ -126,6 +126,52 @@ def test_a_lazy_item_leaves_by_itself() -> None:
     run(test)
 
 
+def test_lazy_items_that_became_many_during_a_write_leave_right_behind_it() -> None:
+    async def test() -> None:
+        r = Recorder(lazy_s=3600, lazy_limit=3)
+        r.gate.clear()
+        r.writer.submit(0)
+        await asyncio.to_thread(r.entered.wait, 10)
+        for n in (1, 2, 3):
+            r.writer.submit_lazy(n)
+        r.gate.set()
+        while len(r.delivered) < 4:
+            await asyncio.sleep(0.001)
+        assert r.batches == [[0], [1, 2, 3]]
+        await r.writer.close()
+
+    run(test)
+
+
+def test_a_lazy_item_whose_time_comes_during_a_burst_waits_for_its_end() -> None:
+    async def test() -> None:
+        r = Recorder(lazy_s=0)
+        r.writer.submit_lazy(1)
+        r.writer.submit(2)
+        await asyncio.sleep(0)  # the time of the first is over in this iteration
+        r.writer.submit(3)
+        await r.writer.flush()
+        assert r.batches == [[1, 2, 3]]
+        await r.writer.close()
+
+    run(test)
+
+
+def test_a_loop_that_is_gone_ends_the_thread_behind_the_write() -> None:
+    async def test() -> Recorder:
+        r = Recorder()
+        r.gate.clear()
+        r.writer.submit(1)
+        await asyncio.to_thread(r.entered.wait, 10)
+        return r
+
+    r = asyncio.run(test())
+    r.gate.set()
+    r.writer._thread.join(10)
+    assert not r.writer._thread.is_alive()
+    assert (r.batches, r.delivered) == ([[1]], [])
+
+
 def test_close_writes_what_is_queued_and_may_be_repeated() -> None:
     async def test() -> None:
         r = Recorder(lazy_s=3600)
@@ -168,6 +214,23 @@ def test_a_worker_answers_in_order_and_hands_errors_back() -> None:
         )
         assert (names, answers[0], type(answers[1])) == (["a"], None, ZeroDivisionError)
         assert answers[2] != threading.get_ident()
+        await worker.close()
+
+    run(test)
+
+
+def test_a_call_whose_caller_left_is_made_and_answers_nobody() -> None:
+    async def test() -> None:
+        worker = Worker("t")
+        gate, made = threading.Event(), []
+        left = asyncio.ensure_future(worker.run(lambda: made.append(gate.wait(10))))
+        stays = asyncio.ensure_future(worker.run(lambda: len(made)))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        assert await stays == 1
+        assert (made, left.cancelled()) == ([True], True)
         await worker.close()
 
     run(test)
