@@ -1,0 +1,98 @@
+"""The table that is in force, as it is shown and compared with its file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sndr.contract import content_sha256
+from sndr.router.store import table_source
+from sndr.router.store.table_source import SourceError, TableView, load, read_file, run_command, sha256_on_disk
+from sndr.router.wire.routing_table import no_table
+from tests.support.contract_vectors import REFERENCE
+
+GIVEN: dict[str, Any] = {"cwd": "/", "env": {}, "timeout_s": 10, "max_bytes": 1 << 20, "on_error": "natural"}
+DATA = json.dumps(REFERENCE).encode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "table.json").write_bytes(DATA)
+    return tmp_path / "table.json"
+
+
+def test_a_table_comes_from_its_file_or_its_command_or_nowhere(path: Path) -> None:
+    from_file = load(path=str(path), command=None, **GIVEN)
+    printed = load(path=None, command=["/bin/cat", str(path)], **GIVEN)
+    assert (from_file.source, printed.source) == (str(path), "/bin/cat")
+    assert from_file.sha256 == printed.sha256 == content_sha256(REFERENCE)
+    nowhere = load(path=None, command=None, **GIVEN)
+    assert (nowhere.source, nowhere.state, nowhere.presets) == (None, "degraded", {})
+    failed = load(path=None, command=["/bin/sh", "-c", "exit 3"], **GIVEN)
+    assert (failed.state, failed.sha256) == ("degraded", None)
+    assert "exit code 3" in str(failed.table.degraded)
+
+
+def test_a_disk_that_fails_gives_no_table(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "read", fail)
+    with pytest.raises(SourceError, match="Input/output error"):
+        read_file(str(path), 1 << 20)
+
+
+def test_a_command_that_closes_its_output_and_stays_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"longer than 0.3 s"):
+        run_command(["/bin/sh", "-c", "exec >&-; sleep 60"], cwd="/", env={}, timeout_s=0.3, max_bytes=10)
+
+
+def test_what_the_file_holds_now_is_hashed_and_never_applied(path: Path) -> None:
+    assert sha256_on_disk(str(path), 1 << 20) == content_sha256(REFERENCE)
+    assert sha256_on_disk(str(path), 10) is None
+    path.unlink()
+    assert sha256_on_disk(str(path), 1 << 20) is None
+
+
+def test_no_table_is_shown_as_nothing() -> None:
+    view = TableView(no_table(), None, 10)
+    assert (view.info(), asyncio.run(view.view())) == (None, None)
+
+
+def test_a_commands_table_is_compared_with_no_file(path: Path) -> None:
+    view = TableView(load(path=None, command=["/bin/cat", str(path)], **GIVEN), None, 1 << 20)
+    shown = asyncio.run(view.view())
+    assert shown is not None
+    assert (shown["source"], shown["state"], shown["on_disk"]) == ("/bin/cat", "in_force", None)
+    assert shown["presets"] == len(REFERENCE["presets"])
+
+
+def test_the_file_is_read_again_only_when_it_looks_different(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = TableView(load(path=str(path), command=None, **GIVEN), str(path), 1 << 20)
+    reads: list[str] = []
+
+    def counted(path: str, max_bytes: int) -> bytes:
+        reads.append(path)
+        return read_file(path, max_bytes)
+
+    monkeypatch.setattr(table_source, "read_file", counted)
+
+    def on_disk() -> Any:
+        shown = asyncio.run(view.view())
+        assert shown is not None
+        assert view.info() == (content_sha256(REFERENCE), "in_force")  # what is in force never changes
+        return shown["on_disk"]
+
+    same = {"content_sha256": content_sha256(REFERENCE), "changed": False}
+    assert [on_disk(), on_disk(), len(reads)] == [same, same, 1]
+    path.with_name("next").write_bytes(json.dumps({**REFERENCE, "vllm_pin": "other"}).encode())
+    path.with_name("next").replace(path)
+    assert (on_disk()["changed"], len(reads)) == (True, 2)
+    path.unlink()
+    assert on_disk() == {"content_sha256": None, "changed": True}
