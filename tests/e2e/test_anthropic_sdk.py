@@ -6,15 +6,15 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
 
-from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import KEY, OPERATOR, ask, operator_get, request, wait_idle
+from tests.support.gateway import Gateway
+from tests.support.raw import KEY, OPERATOR, ask, request
 from tests.support.raw_upstream import CLOSE, RawUpstream, raw_upstream
+from tests.support.sdk import HELLO, numbered, row, sdk_gateway
 from tests.support.synthetic import Synthetic, synthetic_process
 
 BOOT = """
@@ -69,7 +69,6 @@ raw = "raw"
 dead = "dead"
 "other.team" = "plain"
 """
-HELLO: Any = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +85,9 @@ def raw() -> Iterator[RawUpstream]:
 
 @pytest.fixture(scope="module")
 def gateway(synthetic: Synthetic, raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path: Path = tmp_path_factory.mktemp("sdk") / "gateway.toml"
-    path.write_text(BOOT.format(synthetic=synthetic.base_url, raw=raw.base_url))
-    with gateway_process(path) as process:
+    boot = BOOT.format(synthetic=synthetic.base_url, raw=raw.base_url)
+    with sdk_gateway(boot, tmp_path_factory.mktemp("sdk")) as process:
         yield process
-        wait_idle(process.url)
-        assert not [line for line in process.lines if line["event"] == "internal_error"]
-        assert process.stop() == 0
 
 
 @pytest.fixture
@@ -103,16 +98,6 @@ def client(gateway: Gateway) -> Iterator[anthropic.Anthropic]:
 
 def plan(**members: Any) -> dict[str, str]:
     return {"x-synthetic": json.dumps(members)}
-
-
-def numbered(count: int) -> str:
-    return "".join(f" t{number}" for number in range(count))
-
-
-def row(gateway: Gateway, request_id: str | None) -> dict[str, Any]:
-    wait_idle(gateway.url)
-    found: dict[str, Any] = operator_get(gateway.url, f"/v1/requests/{request_id}")
-    return found
 
 
 def test_message(client: anthropic.Anthropic, gateway: Gateway, synthetic: Synthetic) -> None:
