@@ -41,14 +41,22 @@ def test_an_alias_moves_under_running_streams(tmp_path: Path) -> None:
 @pytest.mark.req("R30", "R31", "R34", "R35", "R39", "R41", "R45", "R48")
 def test_a_tier_is_replaced_while_its_streams_finish_and_the_others_go_on(tmp_path: Path) -> None:
     with live(tmp_path, spare=["m2"]) as plane, plane.serving() as (gateway, operator, user):
-        target = {"base_url": plane.servers["m2"].base_url, "model": "m2"}
-        with user.stream("x", tokens=10) as inside, user.stream("y", tokens=60) as outside:
-            preview = operator.preview(op="tier_replacement", tiers={"a": target})
+        with (
+            user.stream("x", tokens=10, stall_after=1) as inside,
+            user.stream("y", tokens=60, stall_after=1) as outside,
+            Operator(gateway) as other,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            preview = operator.preview(op="tier_replacement", tiers=a_new_model(plane))
             assert preview["applicable"]
             assert preview["affected"] == {"aliases": ["x"], "in_flight": 1}
             assert preview["will"] == ["hold", "drain", "commit", "publish", "verify", "readmit"]
-            receipt = operator.apply(preview)
+            applying = pool.submit(other.apply, preview)
+            until(lambda: operator.view()["state"] == "held")
+            plane.servers["a"].release()
             assert is_whole(inside.read().decode(), 10)
+            receipt = applying.result(60)
+            plane.servers["b"].release()  # it has been running all the time
             assert is_whole(outside.read().decode(), 60)
         assert (receipt["state"], receipt["scope"], receipt["held"]) == ("completed", ["a"], False)
         assert receipt["streams"] == {"in_scope_finished": 1, "cut": 0}

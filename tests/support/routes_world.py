@@ -321,12 +321,15 @@ class RoutesWorld:
         self.authority.broken.append(context.get("exception") or AssertionError(context["message"]))
 
     def cancel_all(self) -> None:
-        """Nothing of the old process goes on."""
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        with_tasks = asyncio.all_tasks(self.loop)
-        if with_tasks:
-            self.loop.run_until_complete(asyncio.wait(with_tasks))
+        """Nothing of the old process goes on, nor what its ends set off: a task that never began is one, too."""
+        for _ in range(100):
+            tasks = asyncio.all_tasks(self.loop)
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        raise AssertionError("every end begins something new")
 
     def close(self) -> None:
         self.cancel_all()
