@@ -10,11 +10,14 @@ import signal
 import socket
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.gateway import Gateway, gateway_process
+from tests.support.live import OPERATOR
 from tests.support.raw import Raw, ask, boot_file, chat, connected, operator_get, request, wait_idle
 from tests.support.synthetic import synthetic_process
 
@@ -184,20 +187,71 @@ def test_a_server_that_accepts_and_never_answers_does_not_stop_its_neighbour(tmp
                 raw.close()
 
 
+class Busy:
+    """A model server that streams until told to pause, and from then on answers no probe once it is told to be deaf."""
+
+    def __init__(self) -> None:
+        self.deaf = threading.Event()
+        self.paused = threading.Event()
+        self.over = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if outer.deaf.is_set():
+                    outer.over.wait()
+                    return
+                body = b'{"object":"list","data":[{"id":"m1"}]}'
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.end_headers()
+                while not outer.paused.wait(0.02):
+                    self.wfile.write(b'data: {"choices":[{"index":0,"delta":{"content":" t"}}]}\n\n')
+                outer.over.wait()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.base_url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+
+    def __enter__(self) -> Busy:
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.paused.set()
+        self.over.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
 def test_a_tier_that_streams_is_not_ejected_by_probes_that_time_out(tmp_path: Path) -> None:
-    with synthetic_process() as upstream:
-        router = "probe_timeout_s = 0.05\nprobe_failures = 1\nprobe_interval_s = 0.1"
+    # What counts as lately is two of these timeouts: a stream on a slow machine must not pause that long by itself.
+    router = "probe_timeout_s = 2\nprobe_failures = 1\nprobe_interval_s = 0.1"
+    with Busy() as upstream:
         path = boot_file(tmp_path, upstream.base_url)
         path.write_text(path.read_text().replace("probe_interval_s = 0.2", router))
         with gateway_process(path) as gateway, connected(gateway.url) as raw:
-            raw.send(request(chat(True, synthetic={"tokens": 40, "token_delay_ms": 30})))
-            raw.until(b" t1")
-            # A listener whose queue is never emptied: connects succeed or hang, and nothing is answered.
-            upstream.set(listening=False)
-            with socket.create_server(("127.0.0.1", int(upstream.address.rsplit(":", 1)[1])), backlog=0):
-                raw.until(b" t38")
-                assert not [line for line in gateway.lines if line["event"] == "tier_unready"]
-                gateway.wait_event(lambda line: line["event"] == "tier_unready", 10)
+            raw.send(request(chat(True)))
+            raw.until(b" t")
+            upstream.deaf.set()
+            timed_out = 'sndr_probe_total{tier="primary",result="probe_timeout"}'
+            ends = time.monotonic() + 60
+            while timed_out not in httpx.get(f"{gateway.url}/metrics", headers=OPERATOR, trust_env=False).text:
+                assert time.monotonic() < ends
+                raw.sock.recv(1 << 16)
+            assert not [line for line in gateway.lines if line["event"] == "tier_unready"]
+            upstream.paused.set()
+            gateway.wait_event(lambda line: line["event"] == "tier_unready", 60)
 
 
 def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
