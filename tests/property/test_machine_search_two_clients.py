@@ -1,0 +1,31 @@
+"""Every interleaving of the machine with clients, disk, upstream and operator: two clients.
+
+Each of the bounds has a file, for workers share files.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.machine_docs import PAGE
+from tests.support.machine_search import GATE, report
+from tests.support.machine_world import remember_pure_results
+
+NAME = "two clients"
+
+
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_pure_results(monkeypatch.setattr)
+
+
+@pytest.mark.invariant(*(f"INV-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 18, 19, 20, 22)))
+@pytest.mark.req(
+    "R12", "R18", "R25", "R32", "R34", "R36", "R38", "R40", "R50", "R71", "R81", "R82", "R84", "R87", "R89"
+)
+def test_every_reachable_world_keeps_every_invariant() -> None:
+    found = report(dict(GATE)[NAME], NAME)
+    assert found.violation is None, found.path
+    assert found.complete
+    row = f"| {NAME} | {found.states:,} | {found.transitions:,} |"
+    assert row in PAGE.read_text("utf-8"), f"docs/live-routes-machine.md must say: {row}"
