@@ -249,6 +249,7 @@ def test_a_tier_that_streams_is_not_ejected_by_probes_that_time_out(tmp_path: Pa
             while timed_out not in httpx.get(f"{gateway.url}/metrics", headers=OPERATOR, trust_env=False).text:
                 assert time.monotonic() < ends
                 raw.sock.recv(1 << 16)
+            assert operator_get(gateway.url, "/v1/router/status")["tiers"][0]["ready"]
             assert not [line for line in gateway.lines if line["event"] == "tier_unready"]
             upstream.paused.set()
             gateway.wait_event(lambda line: line["event"] == "tier_unready", 60)
