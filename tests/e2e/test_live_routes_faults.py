@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -125,37 +124,6 @@ def test_clocks_that_jump_end_previews_early_and_never_late(tmp_path: Path) -> N
             plane.servers["a"].release()
             assert is_whole(running.read().decode(), 3)
         assert draining.result(30)["state"] == "completed"
-
-
-@pytest.mark.req("R4")
-def test_nothing_is_started_signalled_or_reached_but_the_model_servers(tmp_path: Path) -> None:
-    out = tmp_path / "calls"
-    calls = "process,connect,kill,tkill,tgkill,pidfd_send_signal"
-    with live(tmp_path, spare=["m2"]) as plane, plane.serving() as (gateway, operator, user):
-        ports = {urlsplit(server.base_url).port for server in plane.servers.values()}
-        with traced(gateway.process.pid, calls, out):
-            change = {"a": {"base_url": plane.servers["m2"].base_url, "model": "m2"}}
-            prepared = operator.change(op="tier_replacement", tiers=change, mode="prepare")
-            operator.change(op="cancel", transaction_id=prepared["transaction_id"])
-            prepared = operator.change(op="tier_replacement", tiers=change, mode="prepare")
-            operator.change(op="resume", transaction_id=prepared["transaction_id"])
-            assert user.ask("x").json()["model"] == "m2"
-            operator.change(op="rollback")
-            operator.change(op="alias_update", aliases={"x": {"tier": "b"}})
-            assert user.ask("x").json()["model"] == "n1"
-    lines = out.read_text().splitlines()
-    connects = [line for line in lines if "connect(" in line]
-    reached = {int(port) for line in connects for port in re.findall(r"htons\((\d+)\)", line)}
-    assert reached
-    assert reached <= ports
-    assert all("AF_INET" in line and '"127.0.0.1"' in line for line in connects if "resumed" not in line)
-    started = [
-        line
-        for line in lines
-        if re.search(r"\b(execve|execveat|fork|vfork|clone3?|kill|tkill|tgkill|pidfd_send_signal)\(", line)
-        and "CLONE_THREAD" not in line
-    ]
-    assert started == []
 
 
 @pytest.mark.scenario("S24")

@@ -195,14 +195,16 @@ class Change:
 # --- canonical bytes and hashes
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical(value: object) -> bytes:
     """The only byte form of a JSON value: UTF-8, keys sorted by code point, no whitespace, no needless escapes.
 
     Raises:
         ValueError: a number is not finite, or a string has a lone surrogate.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8")
+    return _CANONICAL.encode(value).encode("utf-8")
 
 
 def sha256(projection: Projection) -> str:

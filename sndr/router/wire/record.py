@@ -278,11 +278,11 @@ def encode_record(record: Record) -> bytes:
         canonical({"projection_sha256": record.boot_sha256}),
         _encode_revision(record.current),
     )
-    tail = b'"previous":%b,"schema":%b,"transaction":%b,"write_seq":%b}' % (
+    tail = b'"previous":%b,"schema":%b,"transaction":%b,"write_seq":%d}' % (
         b"null" if record.previous is None else _encode_revision(record.previous),
         canonical(SCHEMA),
         transaction,
-        canonical(record.write_seq),
+        record.write_seq,
     )
     digest = hashlib.sha256(head + tail).hexdigest()
     data = b'%b"digest":"%b",%b' % (head, digest.encode(), tail)
@@ -292,10 +292,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def _encode_revision(revision: Revision) -> bytes:
-    return b'{"effective_route_sha256":%b,"projection":%b,"route_revision":%b}' % (
+    return b'{"effective_route_sha256":%b,"projection":%b,"route_revision":%d}' % (
         canonical(revision.effective_route_sha256),
         revision.projection.encoded,
-        canonical(revision.route_revision),
+        revision.route_revision,
     )
 
 
