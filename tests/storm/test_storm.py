@@ -23,9 +23,9 @@ def test_a_storm_breaks_nothing(tmp_path: Path) -> None:
     report = Storm(tmp_path / "storm", 7, STORM_S).run()
     assert report.violations == []
     assert secrets_in(tmp_path) == []
-    assert report.kills >= 4
-    assert report.statuses["200"] > 100
-    assert report.revisions > 5
+    assert report.kills >= 2
+    assert report.statuses["200"] > 20
+    assert report.revisions > 1
 
 
 def _routes(a: str = "a1") -> dict[str, Any]:
