@@ -91,3 +91,30 @@ def test_a_family_counts_the_leases_of_all_its_tiers_and_the_request_that_asks()
     assert family.in_flight() == 3
     leases[0].release()
     assert family.in_flight() == 2
+
+
+def test_a_waiter_that_gives_up_is_passed_over() -> None:
+    tier = runtime(Admission(), queue_limit=2)
+    lease = admit(tier)
+    gone, stays = Waiting(), Waiting()
+    assert (tier.acquire(gone), tier.acquire(stays)) == (None, None)
+    assert tier.leave(gone)
+    assert not tier.leave(gone)
+    lease.release()
+    assert gone.told is None
+    assert isinstance(stays.told, Lease)
+    assert not tier.leave(stays)
+
+
+def test_a_slot_is_passed_on_once_however_often_the_delivery_is_reported() -> None:
+    tier = runtime(Admission(), queue_limit=2)
+    lease = admit(tier)
+    first, second = Waiting(), Waiting()
+    tier.acquire(first)
+    tier.acquire(second)
+    lease.delivered()
+    lease.delivered()
+    assert isinstance(first.told, Lease)
+    assert (second.told, tier.running, tier.leases) == (None, 1, 2)
+    lease.release()
+    assert (second.told, tier.running, tier.leases) == (None, 1, 1)

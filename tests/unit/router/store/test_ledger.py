@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sndr.errors import AuthorityError, ControlError
-from sndr.router.core.usage import Outcome, Unresolved
+from sndr.router.core.usage import Outcome, Reconciled, Unresolved
 from sndr.router.store import ledger as ledger_module
 from sndr.router.store.ledger import LedgerError, UsageLedger, UsageStore
 from sndr.router.store.usage_db import UsageDb
@@ -731,5 +731,21 @@ def test_a_row_without_a_revision_raises_none(path: Path) -> None:
             assert ledger._store.max_route_revision("a-1") is None
             await started(ledger, start_row(2, authority_id="a-1", route_revision=4))
             assert ledger._store.max_route_revision("a-1") == 4
+
+    run(test)
+
+
+def test_a_reconcile_is_answered_although_the_rows_beside_it_fail(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            told: list[Exception | None] = []
+            with Failing(ledger, sqlite3.OperationalError("disk I/O error")):
+                ledger.start(start_row(1), told.append)
+                answering = asyncio.ensure_future(ledger.reconcile())
+                await asyncio.sleep(0)  # both are in one batch now
+                assert ledger.status().queued == 2
+                assert await answering == Reconciled(0, 0, ())
+            assert [type(error) for error in told] == [LedgerError]
+            assert ledger.unresolved() == Unresolved()
 
     run(test)

@@ -150,6 +150,7 @@ def test_a_lazy_item_whose_time_comes_during_a_burst_waits_for_its_end() -> None
         r.writer.submit(2)
         await asyncio.sleep(0)  # the time of the first is over in this iteration
         r.writer.submit(3)
+        await asyncio.sleep(0)
         await r.writer.flush()
         assert r.batches == [[1, 2, 3]]
         await r.writer.close()
