@@ -33,7 +33,6 @@ def admit(tier: TierRuntime) -> Lease:
     return lease
 
 
-@pytest.mark.req("R13")
 def test_the_operators_bit_is_named_before_the_transactions() -> None:
     owner = Admission()
     tier = runtime(owner)
