@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sndr.router.core.admission import Admission, Lease, Refusal, TierRuntime
 from sndr.router.core.family import PresetRow, compile_families
 from sndr.router.core.projection import Tier, parse
