@@ -31,8 +31,8 @@ aliases = ["claude-*", "raw", "dead"]
 
 [router]
 probe_interval_s = 0.2
-first_byte_timeout_s = 1
-idle_timeout_s = 1
+first_byte_timeout_s = 3
+idle_timeout_s = 3
 
 [[router.tiers]]
 id = "primary"

@@ -14,7 +14,7 @@ from tests.support.raw import KEY, OPERATOR, ask, boot_file, chat, connected, op
 from tests.support.synthetic import Synthetic, synthetic_process
 
 SERVER = 'usage_path = "usage.sqlite"\nheader_timeout_s = 1\nbody_timeout_s = 1\nmax_body_bytes = 100000'
-ROUTER = "admission_timeout_s = 1\nfirst_byte_timeout_s = 1\nidle_timeout_s = 1\ntotal_timeout_s = 4\nqueue_limit = 1"
+ROUTER = "admission_timeout_s = 3\nfirst_byte_timeout_s = 3\nidle_timeout_s = 3\ntotal_timeout_s = 8\nqueue_limit = 1"
 TIER = "max_concurrency = 2\nmax_output_tokens = 64\ncontext_limit = 1000\ntool_support = false"
 
 

@@ -35,7 +35,7 @@ admission_state_path = "state/admission.json"
 [router]
 receipt_headers = true
 probe_interval_s = 0.2
-first_byte_timeout_s = 1
+first_byte_timeout_s = 3
 
 [[router.tiers]]
 id = "primary"
