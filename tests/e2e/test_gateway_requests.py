@@ -400,7 +400,7 @@ def test_queue_limits_and_admission_timeout(url: str, upstream: Synthetic) -> No
     before = upstream.stats()["requests"]
     with connected(url) as one, connected(url) as two, connected(url) as three:
         for raw in (one, two):
-            raw.send(request(chat(True, synthetic={"tokens": 60, "token_delay_ms": 60})))
+            raw.send(request(chat(True, synthetic={"tokens": 60, "token_delay_ms": 110})))
         upstream.wait(requests=before + 2)
         three.send(request(chat()))
         deadline = time.monotonic() + 10
