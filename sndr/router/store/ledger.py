@@ -315,9 +315,9 @@ class UsageLedger:
         task.add_done_callback(self._background.discard)
 
     async def _count(self) -> None:
-        before = self._written
+        first = self._store.first_key  # this run counts its own rows, of which some may be in the file by now
         with contextlib.suppress(sqlite3.Error):
-            self._counted = await self._reading.run(self._reader.count) - before
+            self._counted = await self._reading.run(lambda: self._reader.count(first))
 
     async def _checkpoint(self) -> None:
         """Move the bulk beside the writer, on the reader thread; then the rest between two batches: it can restart."""

@@ -34,6 +34,7 @@ CHUNK_ROWS: Final = 64
 ALIKE_ROWS: Final = 8
 """Rows of a batch are written by what they share when that makes groups of this size on average."""
 FILE_MODE: Final = 0o600
+KEY_MAX: Final = (1 << 63) - 1
 
 _RUNS_V3: Final = """CREATE TABLE runs(
   run INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, boot_id TEXT, pid INTEGER, start_ticks INTEGER,
@@ -526,9 +527,9 @@ class UsageDb:
             f"SELECT run, kind, tier, {generation}, count(*) FROM requests WHERE outcome IS NULL GROUP BY 1, 2, 3, 4"  # noqa: S608 -- one of two constants
         ).fetchall()
 
-    def count(self) -> int:
-        """All rows; reads the whole table."""
-        return int(self._db.execute("SELECT count(*) FROM requests").fetchone()[0])
+    def count(self, below: int = KEY_MAX) -> int:
+        """Rows with a key below this one, else all; reads as many."""
+        return int(self._db.execute("SELECT count(*) FROM requests WHERE seq < ?", (below,)).fetchone()[0])
 
     def find(self, request_id: str, client: str | None, window: int) -> dict[str, Any] | None:
         """The newest row with a request id, among the newest `window` rows."""

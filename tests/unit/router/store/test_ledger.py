@@ -624,7 +624,7 @@ def test_closing_waits_for_the_count_that_is_under_way(path: Path) -> None:
         ledger = UsageLedger(UsageStore.open(str(path)))
         counting, go_on = threading.Event(), threading.Event()
 
-        def count() -> int:
+        def count(below: int) -> int:
             counting.set()
             assert go_on.wait(10)
             raise ZeroDivisionError
@@ -747,5 +747,28 @@ def test_a_reconcile_is_answered_although_the_rows_beside_it_fail(path: Path) ->
                 assert await answering == Reconciled(0, 0, ())
             assert [type(error) for error in told] == [LedgerError]
             assert ledger.unresolved() == Unresolved()
+
+    run(test)
+
+
+def test_rows_that_are_written_before_the_count_are_counted_once(path: Path) -> None:
+    async def test() -> None:
+        store = UsageStore.open(str(path))
+        store.db.write([(n, start_row(n), None) for n in (1, 2)], (), (), {})
+        store.close()
+        async with running(path) as ledger:
+            real, go_on = ledger._reader.count, threading.Event()
+
+            def count(*args: int) -> int:
+                assert go_on.wait(10)
+                return real(*args)
+
+            ledger._reader.count = count  # type: ignore[method-assign]
+            for n in (3, 4, 5):
+                await started(ledger, start_row(n))
+            go_on.set()
+            while ledger._counted is None:
+                await asyncio.sleep(0.001)
+            assert ledger.status().rows == 5
 
     run(test)
