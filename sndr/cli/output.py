@@ -41,10 +41,21 @@ def one_line(text: str) -> str:
 
 
 def write_err(text: str) -> None:
-    """Say one line on standard error; a closed or full standard error never changes the outcome."""
+    """Say one line on standard error; a closed or full standard error never changes the outcome.
+
+    Past Python's buffer: what a full device did not take would be tried again at exit, and end the process with 120.
+    """
+    line = one_line(text) + "\n"
     try:
-        sys.stderr.write(one_line(text) + "\n")
-        sys.stderr.flush()
+        stream = sys.stderr
+        try:
+            fd = stream.fileno()
+        except (AttributeError, OSError):  # a test's in-memory stream, or none at all
+            stream.write(line)
+            stream.flush()
+            return
+        stream.flush()
+        _write_all(fd, line.encode("ascii"))
     except (OSError, ValueError, AttributeError):
         return
 
@@ -85,10 +96,9 @@ def close_stdout() -> None:
     if stream is None:
         return
     try:
+        sys.stdout = None  # the interpreter must not flush it once more at exit: that would end the process with 120
         stream.flush()
-        fd = stream.fileno()
-        sys.stdout = None  # the interpreter must not flush a closed descriptor at exit
-        os.close(fd)
+        os.close(stream.fileno())
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:

@@ -84,4 +84,5 @@ def test_the_pages_boot_files_are_valid() -> None:
     [text] = re.findall(r"<<'TOML'\n(.*?)\nTOML\n", PAGE.read_text("utf-8"), re.DOTALL)
     assert boot.parse(text, None).projection.aliases
     for _, example in blocks("toml", ROOT / "docs" / "boot-reference.md"):
-        assert tomllib.loads(example)["router"]["model_routes"]
+        router = tomllib.loads(example)["router"]
+        assert router.get("model_routes") or router.get("family_routes")

@@ -13,8 +13,12 @@ CONSOLE = (sys.executable, "-c", "from sndr.cli.__main__ import console; console
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return this process's environment with the checkout importable from anywhere, and `more`."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    """Return this process's environment with the checkout importable from anywhere, and `more`.
+
+    How Python buffers is a test's own choice: a shell that sets it would hide what others see.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**inherited, "PYTHONPATH": str(ROOT), **more}
 
 
 def run_cli(

@@ -24,14 +24,13 @@ def test_a_remark_is_one_printable_ascii_line(text: str, line: str) -> None:
 
 
 def test_a_broken_standard_error_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream in (None, open("/dev/full", "w"), io.StringIO()):  # noqa: SIM115  # closed below, on purpose with a failing flush
+    for stream in (None, open("/dev/full", "w"), io.StringIO()):  # noqa: SIM115  # closed below
         if isinstance(stream, io.StringIO):
             stream.close()
         monkeypatch.setattr("sys.stderr", stream)
         output.write_err("lost")
         if isinstance(stream, io.TextIOWrapper):
-            with pytest.raises(OSError):
-                stream.close()
+            stream.close()  # nothing was left in its buffer to fail once more at exit
 
 
 def test_an_answer_to_an_in_memory_stream(monkeypatch: pytest.MonkeyPatch) -> None:
