@@ -9,7 +9,7 @@ import pytest
 from tests.support.changes import OUTSIDE, Operations, judge, kinds, operate, plane
 from tests.support.traffic import Traffic
 
-SECONDS = 20
+SECONDS = 30
 DELAY_MS = 250
 
 
