@@ -35,5 +35,5 @@ def test_survivor_is_still_one(mutant: Mutant) -> None:
 
 def test_every_bounds_of_the_gate_have_a_file() -> None:
     files = Path(__file__).parent.glob("test_machine_search_*.py")
-    names = re.findall(r'^NAME = "(.*)"$', "".join(file.read_text("utf-8") for file in files), re.MULTILINE)
+    names = re.findall(r'^    NAME = "(.*)"$', "".join(file.read_text("utf-8") for file in files), re.MULTILINE)
     assert sorted(names) == sorted(name for name, _ in GATE)

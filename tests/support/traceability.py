@@ -185,6 +185,8 @@ INV-22 no write without a request
 INV-23 no generation exceeds its limit
 INV-24 no secret and no content in files, logs, answers, metrics
 """
+SHARED = "support/machine_gate.py"
+"""A body of tests with markers that several files run."""
 KINDS = {"req": REQUIREMENTS, "scenario": SCENARIOS, "invariant": INVARIANTS}
 
 
@@ -214,7 +216,7 @@ def _marks(path: Path) -> Iterator[tuple[str, str, str]]:
 def shown(root: Path = ROOT / "tests") -> Mapping[str, Mapping[str, list[tuple[str, str]]]]:
     """Kind -> name -> (file, test) of the tests that say that they show it."""
     found: dict[str, dict[str, list[tuple[str, str]]]] = {kind: defaultdict(list) for kind in KINDS}
-    for path in sorted(root.rglob("test_*.py")):
+    for path in (*sorted(root.rglob("test_*.py")), root / SHARED):
         for kind, name, test in _marks(path):
             found[kind][name].append((path.relative_to(root.parent).as_posix(), test))
     return found
