@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -12,9 +11,9 @@ import openai
 import pytest
 
 from tests.support.forms import FORM, form
-from tests.support.gateway import gateway_process
+from tests.support.gateway import unbroken_gateway
 from tests.support.raw import OPERATOR, Answer, ask, connected, operator_get, request, wait_idle
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.synthetic import Synthetic
 
 KEYS = {"NARROW_KEY": "narrow-key-0123456789", "WIDE_KEY": "wide-key-0123456789"}
 BOOT = """
@@ -53,18 +52,10 @@ base_url = "{base_url}"
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path: Path = tmp_path_factory.mktemp("keys") / "gateway.toml"
-    path.write_text(BOOT.format(base_url=upstream.base_url))
-    with gateway_process(path, **KEYS) as gateway:
+def url(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    boot = BOOT.format(base_url=synthetic.base_url)
+    with unbroken_gateway(boot, tmp_path_factory.mktemp("keys"), environ=KEYS, secrets=KEYS.values()) as gateway:
         yield gateway.url
-        assert gateway.stop() == 0
 
 
 def post(url: str, path: str, key: str, model: str, request_id: str = "x", **plan: Any) -> Answer:
@@ -83,13 +74,13 @@ PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embedding
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_client_uses_what_its_globs_match(url: str, upstream: Synthetic, path: str) -> None:
+def test_a_client_uses_what_its_globs_match(url: str, synthetic: Synthetic, path: str) -> None:
     assert post(url, path, "NARROW_KEY", "llm.A").status == 200
-    before = upstream.stats()["requests"]
+    before = synthetic.stats()["requests"]
     refused = post(url, path, "NARROW_KEY", "other", f"refused{path.replace('/', '-')}")
     assert refused.status == 403
     assert refused.json["error"]["type"] == "permission_error"
-    assert upstream.stats()["requests"] == before
+    assert synthetic.stats()["requests"] == before
     row = operator_get(url, f"/v1/requests/refused{path.replace('/', '-')}")
     assert (row["client"], row["alias"], row["outcome"], row["status"]) == ("narrow", "other", "refused", 403)
     assert post(url, path, "WIDE_KEY", "other").status == 200
@@ -106,23 +97,23 @@ def test_models_of_speech_and_the_list_follow_the_globs(url: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/audio/transcriptions"])
-def test_one_request_too_many(url: str, upstream: Synthetic, path: str) -> None:
+def test_one_request_too_many(url: str, synthetic: Synthetic, path: str) -> None:
     model = "whisper" if path.endswith("transcriptions") else "llm.a"
-    before = upstream.stats()["requests"]
+    before = synthetic.stats()["requests"]
     with connected(url) as first:
         first.send(message(path, "NARROW_KEY", model, stall_after=-1))
-        upstream.wait(requests=before + 1)
+        synthetic.wait(requests=before + 1)
         refused = post(url, "/v1/chat/completions", "NARROW_KEY", "llm.a")
         assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "queue_full", "1")
         assert post(url, "/v1/chat/completions", "WIDE_KEY", "llm.a").status == 200
-        upstream.release()
+        synthetic.release()
         assert first.answer().status == 200
     wait_idle(url)
     # The slot is free again, after an answer and after a client that left.
     with connected(url) as gone:
         gone.send(message(path, "NARROW_KEY", model, stall_after=-1))
-        upstream.wait(requests=before + 3)
-    upstream.wait(in_flight=0)
+        synthetic.wait(requests=before + 3)
+    synthetic.wait(in_flight=0)
     wait_idle(url)
     assert post(url, path, "NARROW_KEY", model).status == 200
 

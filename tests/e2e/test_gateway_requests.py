@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import gateway_process
 from tests.support.raw import KEY, OPERATOR, ask, boot_file, chat, connected, operator_get, request, wait_idle
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.synthetic import Synthetic
 
 SERVER = 'usage_path = "usage.sqlite"\nheader_timeout_s = 1\nbody_timeout_s = 1\nmax_body_bytes = 100000'
 ROUTER = "admission_timeout_s = 3\nfirst_byte_timeout_s = 3\nidle_timeout_s = 3\ntotal_timeout_s = 8\nqueue_limit = 1"
@@ -19,15 +19,9 @@ TIER = "max_concurrency = 2\nmax_output_tokens = 64\ncontext_limit = 1000\ntool_
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path: Path = boot_file(
-        tmp_path_factory.mktemp("gateway"), upstream.base_url, server=SERVER, router=ROUTER, tier=TIER
+        tmp_path_factory.mktemp("gateway"), synthetic.base_url, server=SERVER, router=ROUTER, tier=TIER
     )
     with gateway_process(path) as gateway:
         yield gateway.url
@@ -69,11 +63,11 @@ def test_usage_is_shown_to_whoever_asks(url: str) -> None:
     assert json.loads(answer.events[-2])["usage"]["completion_tokens"] == 8
 
 
-def test_unknown_members_reach_the_server_as_sent(url: str, upstream: Synthetic) -> None:
+def test_unknown_members_reach_the_server_as_sent(url: str, synthetic: Synthetic) -> None:
     body = b'{"model":" LLM.primary ","x_odd" : [1.50, {"a":"\\u00e9"}],"messages":[],"x_odd":2}'
     answer = ask(url, request(data=body, headers={"x-request-id": "odd-1"}))
     assert answer.status == 200
-    seen = upstream.log("odd-1")[0]
+    seen = synthetic.log("odd-1")[0]
     assert seen["model"] == "m1"
     # Only the alias was replaced (and blanks between members are nobody's value): every other byte is counted.
     sent = b'{"model":"m1","x_odd":[1.50, {"a":"\\u00e9"}],"messages":[],"x_odd":2}'
@@ -266,17 +260,17 @@ def test_slow_heads_and_bodies_end(url: str) -> None:
         assert raw.closed()
 
 
-def test_credentials_and_hop_by_hop_fields_stop_here(url: str, upstream: Synthetic) -> None:
+def test_credentials_and_hop_by_hop_fields_stop_here(url: str, synthetic: Synthetic) -> None:
     headers = {"x-request-id": "hop-1", "connection": "x-private", "x-private": "1", "cookie": "a=b",
                "traceparent": "00-1-2-01", "openai-beta": "x", "te": "trailers", "accept-encoding": "gzip"}  # fmt: skip
     assert ask(url, request(chat(), headers=headers)).status == 200
-    seen = upstream.log("hop-1")[0]["headers"]
+    seen = synthetic.log("hop-1")[0]["headers"]
     names = {name.lower(): value for name, value in seen.items()}
     assert names["traceparent"] == "00-1-2-01"
     assert names["openai-beta"] == "x"
     assert names.get("accept-encoding") == "identity"
     assert not {"x-private", "cookie", "te", "authorization"} & set(names)
-    assert KEY not in str(upstream.log("hop-1"))
+    assert KEY not in str(synthetic.log("hop-1"))
 
 
 UPSTREAM = [
@@ -350,11 +344,11 @@ def test_a_stream_without_done_is_relayed_as_it_is(url: str) -> None:
     assert not any("error" in event for event in answer.events)
 
 
-def test_a_closed_reused_connection_is_tried_once_more(url: str, upstream: Synthetic) -> None:
+def test_a_closed_reused_connection_is_tried_once_more(url: str, synthetic: Synthetic) -> None:
     assert ask(url, request(chat(synthetic={"hangup": True}))).status == 200
     answer = ask(url, request(chat(), headers={"x-request-id": "again-1"}))
     assert answer.status == 200
-    assert len(upstream.log("again-1")) == 1
+    assert len(synthetic.log("again-1")) == 1
 
 
 def test_total_time_is_limited(url: str) -> None:
@@ -372,36 +366,36 @@ CANCELS = [
 @pytest.mark.parametrize("half", [False, True], ids=["closed", "half closed"])
 @pytest.mark.parametrize(("plan", "stream", "mark"), [row[1:] for row in CANCELS], ids=[row[0] for row in CANCELS])
 def test_client_gone_closes_the_upstream(
-    url: str, upstream: Synthetic, plan: dict[str, object], stream: bool, mark: bytes, half: bool
+    url: str, synthetic: Synthetic, plan: dict[str, object], stream: bool, mark: bytes, half: bool
 ) -> None:
     wait_idle(url)
     request_id = f"gone-{time.monotonic_ns()}"
-    before = upstream.stats()["requests"]
+    before = synthetic.stats()["requests"]
     with connected(url) as raw:
         raw.send(request(chat(stream, synthetic=plan), headers={"x-request-id": request_id}))
         if mark:
             raw.until(mark)
         else:
-            upstream.wait(requests=before + 1)
+            synthetic.wait(requests=before + 1)
         if half:
             raw.sock.shutdown(1)
         else:
             raw.close()
         # Within milliseconds, as `tests/benchmarks/gateway/bars.py cancel` measures; here it is the server's word.
-        upstream.wait(in_flight=0)
-        assert upstream.log(request_id)[0]["ended"] == "client_gone"
+        synthetic.wait(in_flight=0)
+        assert synthetic.log(request_id)[0]["ended"] == "client_gone"
     wait_idle(url)
     row = trace(url, request_id)
     assert row["outcome"] == "client_gone"
 
 
-def test_queue_limits_and_admission_timeout(url: str, upstream: Synthetic) -> None:
+def test_queue_limits_and_admission_timeout(url: str, synthetic: Synthetic) -> None:
     wait_idle(url)
-    before = upstream.stats()["requests"]
+    before = synthetic.stats()["requests"]
     with connected(url) as one, connected(url) as two, connected(url) as three:
         for raw in (one, two):
             raw.send(request(chat(True, synthetic={"tokens": 60, "token_delay_ms": 110})))
-        upstream.wait(requests=before + 2)
+        synthetic.wait(requests=before + 2)
         three.send(request(chat()))
         deadline = time.monotonic() + 10
         while operator_get(url, "/v1/router/status")["tiers"][0]["queued"] != 1:
@@ -414,20 +408,20 @@ def test_queue_limits_and_admission_timeout(url: str, upstream: Synthetic) -> No
     wait_idle(url)
 
 
-def test_a_freed_slot_goes_to_the_longest_waiter(url: str, upstream: Synthetic) -> None:
+def test_a_freed_slot_goes_to_the_longest_waiter(url: str, synthetic: Synthetic) -> None:
     wait_idle(url)
-    before = upstream.stats()["requests"]
+    before = synthetic.stats()["requests"]
     with connected(url) as one, connected(url) as two, connected(url) as three:
         for raw in (one, two):
             raw.send(request(chat(synthetic={"first_delay_ms": 300})))
-        upstream.wait(requests=before + 2)
+        synthetic.wait(requests=before + 2)
         three.send(request(chat()))
         assert [raw.answer().status for raw in (one, two, three)] == [200, 200, 200]
 
 
-def test_upstream_connections_are_reused(url: str, upstream: Synthetic) -> None:
+def test_upstream_connections_are_reused(url: str, synthetic: Synthetic) -> None:
     wait_idle(url)
     with connected(url) as raw:
         for number in range(50):
             assert raw.send(request(chat(), headers={"x-request-id": f"reuse-{number}"})).answer().status == 200
-    assert len({upstream.log(f"reuse-{number}")[0]["connection"] for number in range(50)}) == 1
+    assert len({synthetic.log(f"reuse-{number}")[0]["connection"] for number in range(50)}) == 1

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
-from tests.support.raw import wait_idle
-from tests.support.synthetic import synthetic_process
+from tests.support.gateway import CREDENTIALS, Gateway, unbroken_gateway
+from tests.support.sdk import numbered
+from tests.support.synthetic import Synthetic
 
 SCRIPT = Path(__file__).parents[1] / "support" / "litellm_calls.py"
 BOOT = """
@@ -44,7 +44,7 @@ base_url = "{base_url}"
 [router.model_routes]
 all = "primary"
 """
-TEXT = "".join(f" t{number}" for number in range(8))
+TEXT = numbered(8)
 EXPECTED: dict[str, Any] = {
     "chat": [TEXT, 8],
     "stream": TEXT,
@@ -59,14 +59,9 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with synthetic_process() as server:
-        path: Path = tmp_path_factory.mktemp("litellm") / "gateway.toml"
-        path.write_text(BOOT.format(base_url=server.base_url))
-        with gateway_process(path) as process:
-            yield process
-            wait_idle(process.url)
-            assert process.stop() == 0
+def gateway(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with unbroken_gateway(BOOT.format(base_url=synthetic.base_url), tmp_path_factory.mktemp("litellm")) as process:
+        yield process
 
 
 def test_calls(gateway: Gateway) -> None:

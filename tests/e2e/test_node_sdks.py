@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
+from tests.support.gateway import CREDENTIALS, Gateway, unbroken_gateway
 from tests.support.raw import operator_get, wait_idle
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.sdk import numbered
+from tests.support.synthetic import Synthetic
 
 SCRIPT = Path(__file__).parents[1] / "support" / "node_clients.mjs"
 PACKAGES = ("openai@>=4", "@anthropic-ai/sdk@>=0.30")
@@ -80,19 +81,9 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def synthetic() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def gateway(modules: Path, synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path: Path = tmp_path_factory.mktemp("js") / "gateway.toml"
-    path.write_text(BOOT.format(base_url=synthetic.base_url))
-    with gateway_process(path) as process:
+    with unbroken_gateway(BOOT.format(base_url=synthetic.base_url), tmp_path_factory.mktemp("js")) as process:
         yield process
-        assert not [line for line in process.lines if line["event"] == "internal_error"]
-        assert process.stop() == 0
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +100,6 @@ def results(modules: Path, gateway: Gateway) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def numbered(count: int) -> str:
-    return "".join(f" t{number}" for number in range(count))
 
 
 EXPECTED: dict[str, dict[str, Any]] = {

@@ -11,11 +11,11 @@ import openai
 import pydantic
 import pytest
 
-from tests.support.gateway import Gateway
+from tests.support.gateway import Gateway, unbroken_gateway
 from tests.support.raw import KEY, ask, request
-from tests.support.raw_upstream import CLOSE, RawUpstream, raw_upstream
-from tests.support.sdk import numbered, row, sdk_gateway
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.raw_upstream import CLOSE, RawUpstream
+from tests.support.sdk import numbered, row
+from tests.support.synthetic import Synthetic
 
 BOOT = """
 [server]
@@ -79,21 +79,9 @@ raw = "raw"
 
 
 @pytest.fixture(scope="module")
-def synthetic() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def raw() -> Iterator[RawUpstream]:
-    with raw_upstream() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def gateway(synthetic: Synthetic, raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     boot = BOOT.format(synthetic=synthetic.base_url, raw=raw.base_url)
-    with sdk_gateway(boot, tmp_path_factory.mktemp("sdk")) as process:
+    with unbroken_gateway(boot, tmp_path_factory.mktemp("sdk")) as process:
         yield process
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import Gateway, gateway_process
+from tests.support.gateway import Gateway, unbroken_gateway
 from tests.support.raw import KEY, OPERATOR, ask, connected, operator_get, request, wait_idle
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.synthetic import Synthetic
 
 BOOT = """
 [server]
@@ -50,7 +50,7 @@ id = "full"
 base_url = "{url}"
 model = "m1"
 max_concurrency = 1
-admission_timeout_s = 0.3
+admission_timeout_s = 2
 
 [router.model_routes]
 mine = "closed"
@@ -145,22 +145,13 @@ PAIRS = list(itertools.combinations(range(len(FAULTS)), 2))
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path = tmp_path_factory.mktemp("order") / "gateway.toml"
-    path.write_text(BOOT.format(url=upstream.base_url))
-    with gateway_process(path) as process:
+def gateway(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with unbroken_gateway(BOOT.format(url=synthetic.base_url), tmp_path_factory.mktemp("order")) as process:
         answer = ask(process.url, request({"reason": "x"}, path="/v1/admin/tiers/closed/quiesce", key=OPERATOR))
         assert answer.status == 200
         tiers = operator_get(process.url, "/v1/router/status")["tiers"]  # every tier was probed before it listened
         assert [tier["id"] for tier in tiers if tier["ready"]] == ["full"]
         yield process
-        assert process.stop() == 0
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])
@@ -182,14 +173,14 @@ def test_all_faults_one_after_the_other(gateway: Gateway) -> None:
         assert (answer.status, answer.code) == FAULTS[start][1:]
 
 
-def test_readiness_comes_after_the_operator_and_before_the_queue(gateway: Gateway, upstream: Synthetic) -> None:
+def test_readiness_comes_after_the_operator_and_before_the_queue(gateway: Gateway, synthetic: Synthetic) -> None:
     url = gateway.url
     answer = ask(url, Ask(body={"model": "mine-unready", "prompt": "x"}).encode())
     assert (answer.status, answer.code) == (503, "not_ready")
     chat = {"model": "mine-full", "messages": []}
     with connected(url) as running:
         running.send(request(chat | {"synthetic": {"stall_after": -1}}))
-        upstream.wait(requests=1)
+        synthetic.wait(requests=1)
         late = ask(url, request(chat))
         assert (late.status, late.code) == (503, "admission_timeout")
         assert late.headers["retry-after"]
@@ -197,17 +188,17 @@ def test_readiness_comes_after_the_operator_and_before_the_queue(gateway: Gatewa
         assert ask(url, quiesce).status == 200
         closed = ask(url, request(chat))
         assert (closed.status, closed.code) == (503, "quiesced")
-    assert upstream.stats()["requests"] == 1
+    assert synthetic.stats()["requests"] == 1
 
 
-def test_refusals_change_no_other_counter(gateway: Gateway, upstream: Synthetic) -> None:
-    before = upstream.stats()["requests"]
+def test_refusals_change_no_other_counter(gateway: Gateway, synthetic: Synthetic) -> None:
+    before = synthetic.stats()["requests"]
     for start in range(len(FAULTS)):
         it = Ask()
         FAULTS[start][0](it)
         ask(gateway.url, it.encode())
     wait_idle(gateway.url)
-    assert upstream.stats()["requests"] == before
+    assert synthetic.stats()["requests"] == before
     metrics = ask(gateway.url, request(method="GET", path="/metrics", key=OPERATOR)).body.decode()
     outcomes = {line.split('outcome="')[1].split('"')[0] for line in metrics.splitlines()
                 if line.startswith("sndr_requests_total{") and 'alias="mine"' in line}  # fmt: skip

@@ -11,21 +11,15 @@ import pytest
 
 from tests.support.gateway import gateway_process
 from tests.support.raw import ask, boot_file, connected, operator_get, request, wait_idle
-from tests.support.synthetic import Synthetic, synthetic_process
+from tests.support.synthetic import Synthetic
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Synthetic]:
-    with synthetic_process() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(upstream: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path: Path = boot_file(
-        tmp_path_factory.mktemp("renames"), upstream.base_url, server='usage_path = "usage.sqlite"',
+        tmp_path_factory.mktemp("renames"), synthetic.base_url, server='usage_path = "usage.sqlite"',
         router='response_model = "alias"',
         tier='serves = ["chat", "completions", "responses", "messages", "embeddings"]',
     )  # fmt: skip

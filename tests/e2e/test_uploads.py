@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forms import FORM, form
-from tests.support.gateway import Gateway, gateway_process
+from tests.support.gateway import Gateway, unbroken_gateway
 from tests.support.raw import Answer, Raw, ask, connected, operator_get, request, wait_idle
 from tests.support.raw_upstream import CLOSE, RawUpstream, raw_upstream
 
@@ -22,10 +22,10 @@ auth_env = "CLIENT_KEY"
 operator_auth_env = "OPERATOR_KEY"
 usage_path = "usage.sqlite"
 max_body_bytes = 20000000
-body_timeout_s = 1
+body_timeout_s = 3
 
 [router]
-first_byte_timeout_s = 2
+first_byte_timeout_s = 20
 
 [[router.tiers]]
 id = "unused"
@@ -64,13 +64,10 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(upstream: RawUpstream, spool: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path: Path = tmp_path_factory.mktemp("uploads") / "gateway.toml"
-    path.write_text(BOOT.format(base_url=upstream.base_url))
-    with gateway_process(path, TMPDIR=str(spool)) as process:
+    boot, directory = BOOT.format(base_url=upstream.base_url), tmp_path_factory.mktemp("uploads")
+    with unbroken_gateway(boot, directory, environ={"TMPDIR": str(spool)}) as process:
         yield process
         assert not files_of(process, spool)
-        assert not [line for line in process.lines if line["event"] == "internal_error"]
-        assert process.stop() == 0
 
 
 def files_of(gateway: Gateway, spool: Path) -> list[str]:

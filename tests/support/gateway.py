@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.support.cli import ROOT, environment
+from tests.support.raw import KEY, OPERATOR, operator_get, wait_idle
+from tests.support.secrets import leaks
 
-CREDENTIALS = {"CLIENT_KEY": "client-key-0123456789", "OPERATOR_KEY": "operator-key-0123456789"}
+CREDENTIALS = {"CLIENT_KEY": KEY, "OPERATOR_KEY": OPERATOR}
 
 
 class Gateway:
@@ -89,3 +91,24 @@ def gateway_process(config: Path, *arguments: str, **environ: str) -> Iterator[G
         yield gateway
     finally:
         gateway.kill()
+
+
+@contextmanager
+def unbroken_gateway(
+    boot: str, directory: Path, *, environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()
+) -> Iterator[Gateway]:
+    """Serve a boot file that tests share: at the end it is idle, nothing has failed inside, and it stops cleanly.
+
+    No key, and nothing of `secrets`, is in its log or in a file that it leaves in the directory.
+    """
+    path = directory / "gateway.toml"
+    path.write_text(boot)
+    with gateway_process(path, **(environ or {})) as process:
+        yield process
+        wait_idle(process.url)
+        assert operator_get(process.url, "/v1/router/status")["state"] == "serving"
+        assert not [line for line in process.lines if line["event"] in ("internal_error", "management_failure")]
+        assert len(process.raw) == len(process.lines), [text for text in process.raw if not text.startswith("{")]
+        assert process.stop() == 0
+        needles = [*CREDENTIALS.values(), *secrets]
+        assert not leaks(needles, directory=directory, texts={"log": "".join(process.raw)})

@@ -1,28 +1,13 @@
-"""What the tests of the official SDKs share: a gateway that is left idle and unbroken, and what they look at."""
+"""What the tests of the official SDKs share: what they ask and what they look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from tests.support.gateway import Gateway, gateway_process
+from tests.support.gateway import Gateway
 from tests.support.raw import operator_get, wait_idle
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
-
-
-@contextmanager
-def sdk_gateway(boot: str, directory: Path) -> Iterator[Gateway]:
-    """Serve a boot file; at the end it is idle, nothing has failed inside, and it stops cleanly."""
-    path = directory / "gateway.toml"
-    path.write_text(boot)
-    with gateway_process(path) as process:
-        yield process
-        wait_idle(process.url)
-        assert not [line for line in process.lines if line["event"] == "internal_error"]
-        assert process.stop() == 0
 
 
 def numbered(count: int) -> str:

@@ -11,10 +11,9 @@ import pytest
 
 from tests.conformance.hostile import access, bodies, chunked, framing, limits, slow, syntax
 from tests.conformance.hostile.build import HALF_CLOSE, Case, get
-from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import KEY, OPERATOR, Answer, Raw, operator_get, wait_idle
-from tests.support.raw_upstream import RawUpstream, raw_upstream
-from tests.support.secrets import leaks
+from tests.support.gateway import Gateway, unbroken_gateway
+from tests.support.raw import Answer, Raw
+from tests.support.raw_upstream import RawUpstream
 
 BOOT = """
 [server]
@@ -47,23 +46,10 @@ SPOILED = b'"model":"m"'
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[RawUpstream]:
-    with raw_upstream() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def gateway(upstream: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path = tmp_path_factory.mktemp("hostile") / "gateway.toml"
-    path.write_text(BOOT.format(url=upstream.base_url))
-    with gateway_process(path) as process:
+    boot, directory = BOOT.format(url=upstream.base_url), tmp_path_factory.mktemp("hostile")
+    with unbroken_gateway(boot, directory, secrets=["s3cret"]) as process:
         yield process
-        wait_idle(process.url)
-        assert operator_get(process.url, "/v1/router/status")["state"] == "serving"
-        assert not [line for line in process.lines if line["event"] in ("internal_error", "management_failure")]
-        assert len(process.raw) == len(process.lines), [text for text in process.raw if not text.startswith("{")]
-        assert process.stop() == 0
-        assert not leaks([KEY, OPERATOR, "s3cret"], directory=path.parent, texts={"log": "".join(process.raw)})
 
 
 def converse(url: str, case: Case) -> list[Answer]:

@@ -10,10 +10,9 @@ import pytest
 
 from tests.conformance.hostile import upstream_answers, upstream_framing
 from tests.conformance.hostile.build import Lie
-from tests.support.gateway import Gateway, gateway_process
-from tests.support.raw import KEY, OPERATOR, Raw, ask, operator_get, request, wait_idle
-from tests.support.raw_upstream import DEFAULT_BODY, RawUpstream, raw_upstream
-from tests.support.secrets import leaks
+from tests.support.gateway import Gateway, unbroken_gateway
+from tests.support.raw import Raw, ask, operator_get, request
+from tests.support.raw_upstream import DEFAULT_BODY, RawUpstream
 
 BOOT = """
 [server]
@@ -45,22 +44,10 @@ QUICK = [(name, lie) for name, lie in TABLE if lie.outcome != "upstream_timeout"
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[RawUpstream]:
-    with raw_upstream() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def gateway(upstream: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    path = tmp_path_factory.mktemp("hostile") / "gateway.toml"
-    path.write_text(BOOT.format(url=upstream.base_url))
-    with gateway_process(path) as process:
+    boot, directory = BOOT.format(url=upstream.base_url), tmp_path_factory.mktemp("hostile")
+    with unbroken_gateway(boot, directory, secrets=["SMUGGLED", "SERVER SAID"]) as process:
         yield process
-        wait_idle(process.url)
-        assert not [line for line in process.lines if line["event"] in ("internal_error", "management_failure")]
-        assert not any("SERVER SAID" in text or "SMUGGLED" in text for text in process.raw)
-        assert process.stop() == 0
-        assert not leaks([KEY, OPERATOR, "SMUGGLED"], directory=path.parent, texts={"log": "".join(process.raw)})
 
 
 def check(gateway: Gateway, upstream: RawUpstream, name: str, lie: Lie) -> None:
