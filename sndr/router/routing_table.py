@@ -14,11 +14,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from sndr.contract import CONCURRENCY_MODES, OUTPUT_LENGTHS, WORKLOAD_CLASSES, Table
+from sndr.contract import Table
 from sndr.router.core.family import tiers_of
 from sndr.router.core.projection import FamilyTarget, Overlap, Tier, compare_endpoints, endpoint
 from sndr.router.store import table_source
-from sndr.router.wire.routing_table import TableState, no_table, unbound
+from sndr.router.wire.routing_table import CELLS, TableState, no_table, unbound
 
 if TYPE_CHECKING:
     import httpx
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Judgement", "Sibling", "judge", "load_table", "probe"]
 
 BYTES_MAX: Final = 8 << 20
-_NEVER: Final = "summarization"
-"""The class that needs the length of the prompt in tokens, which the gateway does not count."""
 _POSITION: Final = re.compile(
     rb'^vllm:spec_decode_num_accepted_tokens_per_pos(?:_total)?\{[^}]*position="(\d+)"', re.MULTILINE
 )
@@ -150,13 +148,7 @@ def _gaps(family: str, table: Table) -> list[str]:
     for gap in table.coverage_gaps:
         if gap.model_family != family or gap.cell is None:
             continue
-        cells = [
-            (workload, length, mode)
-            for workload in WORKLOAD_CLASSES
-            for length in OUTPUT_LENGTHS
-            for mode in CONCURRENCY_MODES
-            if workload != _NEVER and table.verdict(family, workload, length, mode).gap == gap.missing_cell
-        ]
+        cells = [cell for cell in CELLS if table.verdict(family, *cell).gap == gap.missing_cell]
         if cells:
             served = sorted({table.verdict(family, *cell).preset_key or "the natural tier" for cell in cells})
             found.append(

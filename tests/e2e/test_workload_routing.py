@@ -283,6 +283,28 @@ def test_endpoints_without_a_workload_go_to_the_natural_tier(tmp_path: Path) -> 
         assert one.stats()["requests"] == 1
 
 
+LIMITS = {
+    "k1": "context_limit = 8192\nmax_output_tokens = 512",
+    "k4": 'context_limit = "upstream"\nmax_output_tokens = 1024',
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"), [(REFERENCE, {ALIAS: (4096, 512), "only.k1": (8192, 512)}), (None, {ALIAS: (8192, 512)})]
+)
+def test_a_familys_limits_are_those_that_every_server_keeps_that_may_get_the_request(
+    tmp_path: Path, table: Any, expected: dict[str, Any]
+) -> None:
+    """A client sizes its requests by them, and cannot know which sibling gets one."""
+    with serving(tmp_path, table=table, tier=LIMITS) as (gateway, _, four):
+        assert four.call("GET", "/v1/models")["data"][0]["max_model_len"] == 4096
+        receipt(gateway.url, body("only.k4"))
+        listed = ask(gateway.url, request(method="GET", path="/v1/models")).json["data"]
+        shown = {entry["id"]: (entry["context_window"], entry["max_output_tokens"]) for entry in listed}
+        assert expected.items() <= shown.items()
+        assert all(entry["max_model_len"] == entry["context_window"] for entry in listed)
+
+
 def test_a_fence_without_authority_is_never_met(tmp_path: Path) -> None:
     with serving(tmp_path, server=LEDGER) as (gateway, one, _):
         url = gateway.url

@@ -1,4 +1,5 @@
-"""Family aliases compiled for one snapshot: which tier runs which preset, and whose requests count as the family's."""
+"""Family aliases compiled for one snapshot: which tier runs which preset, which of them a request may be sent to, and
+whose requests count as the family's."""
 
 from __future__ import annotations
 
@@ -7,25 +8,27 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from sndr.router.core.projection import FamilyTarget, OnUnready, Projection
+from sndr.router.core.projection import FamilyTarget, OnUnready, Projection, Target, TierTarget
 
 if TYPE_CHECKING:
     from sndr.router.core.admission import TierGate
 
-__all__ = ["FamilyRoute", "PresetRow", "Presets", "compile_families", "tiers_of"]
+__all__ = ["FamilyRoute", "PresetRow", "Presets", "compile_families", "serving", "tiers_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class PresetRow:
-    """What routing needs to know of a preset within its family.
+    """What routing needs to know of a preset within a family.
 
     Attributes:
         depth: Speculative depth (K); None where the table does not say.
-        is_default: It is the default of its family.
+        is_default: It is the default of the family.
+        is_chosen: There are requests that the table sends to it.
     """
 
     depth: int | None
     is_default: bool
+    is_chosen: bool
 
 
 Presets: TypeAlias = Mapping[str, Mapping[str, PresetRow]]
@@ -42,6 +45,7 @@ class FamilyRoute:
         tier_of: Preset -> the tier that runs it.
         fallback_of: Preset -> the tier of the family's default, for presets whose requests may go there when their
             own tier cannot take them. Empty unless the alias asks for it.
+        serving: Tiers that a request to the alias may be sent to, the natural one first.
         tiers: All tiers of the family, whichever alias leads to them.
         gates: Their gates.
     """
@@ -50,6 +54,7 @@ class FamilyRoute:
     natural: str
     tier_of: Mapping[str, str]
     fallback_of: Mapping[str, str]
+    serving: tuple[str, ...]
     tiers: tuple[str, ...]
     gates: tuple[TierGate, ...]
 
@@ -69,29 +74,59 @@ def tiers_of(family: str, projection: Projection, presets: Presets) -> tuple[str
 def compile_families(
     projection: Projection, presets: Presets, gate: Callable[[str], TierGate]
 ) -> Mapping[str, FamilyRoute]:
-    """Every family alias of these routes.
-
-    Where two tiers run the same preset, the natural tier is preferred, then one of the family, then the first by id:
-    the choice depends on nothing but the routes.
-    """
+    """Every family alias of these routes."""
     compiled = {}
     for alias, target in projection.aliases.items():
         if isinstance(target, FamilyTarget):
             tiers = tiers_of(target.family, projection, presets)
-            tier_of: dict[str, str] = {}
-            for tier_id in (target.natural, *tiers, *projection.tiers):
-                preset = projection.tiers[tier_id].preset
-                if preset is not None:
-                    tier_of.setdefault(preset, tier_id)
+            rows = presets.get(target.family, {})
+            tier_of = _bindings(target, projection, presets)
+            fallback_of = _fallbacks(target, tier_of, rows)
             compiled[alias] = FamilyRoute(
                 target.family,
                 target.natural,
                 MappingProxyType(tier_of),
-                MappingProxyType(_fallbacks(target, tier_of, presets.get(target.family, {}))),
+                MappingProxyType(fallback_of),
+                _serving(target, rows, tier_of, fallback_of),
                 tiers,
                 tuple(gate(tier_id) for tier_id in tiers),
             )
     return MappingProxyType(compiled)
+
+
+def serving(target: Target, projection: Projection, presets: Presets) -> tuple[str, ...]:
+    """Tiers that a request to an alias with this target may be sent to."""
+    if isinstance(target, TierTarget):
+        return (target.tier,)
+    rows = presets.get(target.family, {})
+    tier_of = _bindings(target, projection, presets)
+    return _serving(target, rows, tier_of, _fallbacks(target, tier_of, rows))
+
+
+def _serving(
+    target: FamilyTarget, rows: Mapping[str, PresetRow], tier_of: Mapping[str, str], fallback_of: Mapping[str, str]
+) -> tuple[str, ...]:
+    found = {target.natural: None}
+    for key, row in rows.items():
+        if row.is_chosen and key in tier_of:
+            found[tier_of[key]] = None
+            if key in fallback_of:
+                found[fallback_of[key]] = None
+    return tuple(found)
+
+
+def _bindings(target: FamilyTarget, projection: Projection, presets: Presets) -> dict[str, str]:
+    """Preset -> the tier that runs it.
+
+    Where two tiers run the same preset, the natural tier is preferred, then one of the family, then the first by id:
+    the choice depends on nothing but the routes.
+    """
+    tier_of: dict[str, str] = {}
+    for tier_id in (target.natural, *tiers_of(target.family, projection, presets), *projection.tiers):
+        preset = projection.tiers[tier_id].preset
+        if preset is not None:
+            tier_of.setdefault(preset, tier_id)
+    return tier_of
 
 
 def _fallbacks(target: FamilyTarget, tier_of: Mapping[str, str], rows: Mapping[str, PresetRow]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -553,13 +553,17 @@ class Gateway:
             )  # fmt: skip
         if request.has_tools and not spec.tool_support:
             raise Refused(400, "tools_unsupported", "the model does not support tools", param="tools")
-        limit = spec.context_limit
-        if limit is not None and not isinstance(limit, int):
-            limit = self.readiness.context_limit(runtime.tier_id, runtime.generation)
+        limit = self._context_limit(runtime)
         if request.max_tokens is not None and limit is not None and request.max_tokens > limit:
             raise Refused(
                 400, "context_length_exceeded", f"more output tokens than the context holds ({limit})", param="model"
             )
+
+    def _context_limit(self, runtime: TierRuntime) -> int | None:
+        limit = runtime.spec.context_limit
+        if limit is not None and not isinstance(limit, int):
+            return self.readiness.context_limit(runtime.tier_id, runtime.generation)
+        return limit
 
     def refused(
         self, context: Context, alias: str | None, tier_id: str | None, outcome: str, status: int | None,
@@ -825,11 +829,11 @@ class Gateway:
         if anthropic:
             return {"type": "model", "id": alias, "display_name": alias, "created_at": _instant(self._created)}
         target = snapshot.projection.aliases[alias]
-        runtime = snapshot.runtimes[target.tier if isinstance(target, TierTarget) else target.natural]
-        state = self.readiness.state(runtime.tier_id, runtime.generation)
-        window = runtime.spec.context_limit
-        if window is not None and not isinstance(window, int):
-            window = self.readiness.context_limit(runtime.tier_id, runtime.generation)
+        tiers = (target.tier,) if isinstance(target, TierTarget) else snapshot.families[alias].serving
+        runtimes = [snapshot.runtimes[tier_id] for tier_id in tiers]
+        state = self.readiness.state(tiers[0], runtimes[0].generation)
+        # What every one of them takes: a client cannot know which of them gets its request.
+        window = _least(map(self._context_limit, runtimes))
         return {
             "id": alias,
             "object": "model",
@@ -837,7 +841,7 @@ class Gateway:
             "owned_by": "sndr",
             "context_window": window,
             "max_model_len": window,
-            "max_output_tokens": runtime.spec.max_output_tokens,
+            "max_output_tokens": _least(runtime.spec.max_output_tokens for runtime in runtimes),
             "ready": state.ready,
             "ready_checked_at": None if state.checked_at is None else _instant(state.checked_at),
         }
@@ -957,6 +961,11 @@ def revision_field(snapshot: Snapshot) -> bytes:
     """The header line that names the revision of an answer's routes; empty without authority."""
     revision = snapshot.route_revision
     return b"" if revision is None else b"x-sndr-route-revision: %d\r\n" % revision
+
+
+def _least(limits: Iterable[int | None]) -> int | None:
+    """The smallest of the limits that are known."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _instant(seconds: float) -> str:

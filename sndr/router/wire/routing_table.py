@@ -12,8 +12,11 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from sndr.contract import (
+    CONCURRENCY_MODES,
+    OUTPUT_LENGTHS,
     SCHEMA_VERSION,
     UNKNOWN_FAMILY,
+    WORKLOAD_CLASSES,
     Finding,
     Table,
     check_table,
@@ -25,10 +28,18 @@ from sndr.contract import (
 from sndr.router.core.family import PresetRow, Presets
 from sndr.router.core.projection import FamilyTarget, Projection
 
-__all__ = ["NO_TABLE", "OnTableError", "TableState", "judge", "no_table", "stated_sha256", "unbound", "unread"]
+__all__ = ["CELLS", "NO_TABLE", "OnTableError", "TableState", "judge", "no_table", "stated_sha256", "unbound", "unread"]
 
 OnTableError = Literal["natural", "refuse", "drop"]
 NO_TABLE: Final = "no routing table is configured: family aliases lead to their natural tiers"
+CELLS: Final = tuple(
+    (workload, length, mode)
+    for workload in WORKLOAD_CLASSES
+    if workload != "summarization"  # needs the length of the prompt in tokens, which the gateway does not count
+    for length in OUTPUT_LENGTHS
+    for mode in CONCURRENCY_MODES
+)
+"""Workload, length and mode of every request that the gateway can see."""
 _SHOWN: Final = 3
 
 
@@ -57,14 +68,31 @@ class TableState:
 
     @property
     def presets(self) -> Presets:
-        """Rows of a table in force; of rows of a family with the same key the first."""
-        families: dict[str, dict[str, PresetRow]] = {}
-        for preset in () if self.table.degraded is not None else self.table.presets:
-            if preset.model_family != UNKNOWN_FAMILY:
-                default = self.table.default_preset(preset.model_family)
-                families.setdefault(preset.model_family, {}).setdefault(
-                    preset.preset_key,
-                    PresetRow(preset.spec_decode_K, default is not None and default.preset_key == preset.preset_key),
+        """Rows of a table in force; of rows of a family with the same key the first.
+
+        Where a table with findings is used all the same, a rule may name a preset of another family: requests of the
+        rule's family go there then, so it is one of its presets too.
+        """
+        table, families = self.table, dict[str, dict[str, PresetRow]]()
+        if table.degraded is not None:
+            return MappingProxyType({})
+        rows = [(preset.model_family, preset) for preset in table.presets]
+        for rule in table.routing_rules:
+            target = table.preset(rule.preset_key)
+            if target is not None:
+                rows.append((rule.model_family, target))
+        chosen = {
+            family: {table.verdict(family, *cell).preset_key for cell in CELLS}
+            for family in {family for family, _ in rows}
+        }
+        for family, preset in rows:
+            if family != UNKNOWN_FAMILY:
+                key, default = preset.preset_key, table.default_preset(family)
+                families.setdefault(family, {}).setdefault(
+                    key,
+                    PresetRow(
+                        preset.spec_decode_K, default is not None and default.preset_key == key, key in chosen[family]
+                    ),
                 )
         return MappingProxyType({family: MappingProxyType(rows) for family, rows in families.items()})
 

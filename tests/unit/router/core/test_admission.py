@@ -81,7 +81,9 @@ def test_a_family_counts_the_leases_of_all_its_tiers_and_the_request_that_asks()
     tiers = {name: {"base_url": f"http://h:{port}/v1", "preset": name} for port, name in enumerate("abc", 1)}
     alias = {"family": "f", "natural": "a", "on_unready": "refuse"}
     routes = parse({"aliases": {"x": alias}, "tiers": tiers}, fill=True)
-    rows = {"f": {"a": PresetRow(1, is_default=True), "b": PresetRow(4, is_default=False)}}
+    rows = {
+        "f": {"a": PresetRow(1, is_default=True, is_chosen=True), "b": PresetRow(4, is_default=False, is_chosen=True)}
+    }
     family = compile_families(routes, rows, owner.gate)["x"]
     assert family.in_flight() == 1
     leases = [admit(runtime(owner, tier_id=name)) for name in "abc"]

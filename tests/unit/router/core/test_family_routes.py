@@ -8,7 +8,7 @@ import pytest
 
 from sndr.router.core import projection as routes
 from sndr.router.core.admission import Admission
-from sndr.router.core.family import PresetRow, compile_families, tiers_of
+from sndr.router.core.family import PresetRow, compile_families, serving, tiers_of
 from sndr.router.core.projection import FamilyTarget, OnUnready, Projection, ProjectionError, TierTarget
 from sndr.router.core.proposal import propose
 from sndr.router.core.receipt import AliasUpdate
@@ -16,8 +16,11 @@ from sndr.router.wire.record import change_document, parse_change
 from tests.support import records
 
 ROWS = {
-    "f": {"flat": PresetRow(1, is_default=True), "deep": PresetRow(4, is_default=False)},
-    "g": {"other": PresetRow(None, is_default=False)},
+    "f": {
+        "flat": PresetRow(1, is_default=True, is_chosen=True),
+        "deep": PresetRow(4, is_default=False, is_chosen=True),
+    },
+    "g": {"other": PresetRow(None, is_default=False, is_chosen=True)},
 }
 
 
@@ -41,6 +44,28 @@ def test_the_tiers_of_a_family_are_those_of_its_presets_and_its_natural_ones() -
     assert list(compile_families(projection(one="flat"), ROWS, Admission().gate)) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("given", "rows", "expected"),
+    [
+        ({"one": "flat", "two": "deep"}, ROWS, ("one", "two")),
+        ({"one": "flat", "two": "deep"}, {}, ("one",)),
+        ({"one": None, "two": "deep", "three": "other"}, ROWS, ("one", "two")),
+        ({"one": "flat", "two": "deep"}, {"f": {**ROWS["f"], "deep": PresetRow(4, False, is_chosen=False)}}, ("one",)),
+        # the natural tier runs a preset of its own, and the default takes over from a sibling
+        ({"one": None, "two": "deep", "three": "flat", "on_unready": "family_default"},
+         {"f": {"flat": PresetRow(1, True, is_chosen=False), "deep": PresetRow(4, False, is_chosen=True)}},
+         ("one", "two", "three")),
+    ],
+)  # fmt: skip
+def test_a_request_may_be_sent_where_the_table_chooses_and_nowhere_else(
+    given: Any, rows: Any, expected: tuple[str, ...]
+) -> None:
+    made = projection(**given)
+    assert compile_families(made, rows, Admission().gate)["a"].serving == expected
+    assert serving(made.aliases["a"], made, rows) == expected
+    assert serving(made.aliases["p"], made, rows) == ("one",)
+
+
 def test_of_two_tiers_with_one_preset_the_natural_one_wins_then_the_first_by_id() -> None:
     assert dict(compiled(natural="z", a="flat", z="flat", c="deep", b="deep").tier_of) == {"flat": "z", "deep": "b"}
 
@@ -49,13 +74,13 @@ def test_of_two_tiers_with_one_preset_the_natural_one_wins_then_the_first_by_id(
     ("rows", "expected"),
     [
         (ROWS, {"deep": "one"}),
-        ({"f": {**ROWS["f"], "deep": PresetRow(None, is_default=False)}}, {"deep": "one"}),
+        ({"f": {**ROWS["f"], "deep": PresetRow(None, False, True)}}, {"deep": "one"}),
         # never from K=1 up to K>1, and a depth that nobody states is taken for the worse one
-        ({"f": {"flat": PresetRow(4, is_default=True), "deep": PresetRow(1, is_default=False)}}, {}),
-        ({"f": {"flat": PresetRow(4, is_default=True), "deep": PresetRow(None, is_default=False)}}, {}),
-        ({"f": {"flat": PresetRow(None, is_default=True), "deep": PresetRow(1, is_default=False)}}, {}),
-        ({"f": {"flat": PresetRow(4, is_default=True), "deep": PresetRow(5, is_default=False)}}, {"deep": "one"}),
-        ({"f": {"flat": PresetRow(1, is_default=False), "deep": PresetRow(4, is_default=False)}}, {}),
+        ({"f": {"flat": PresetRow(4, True, True), "deep": PresetRow(1, False, True)}}, {}),
+        ({"f": {"flat": PresetRow(4, True, True), "deep": PresetRow(None, False, True)}}, {}),
+        ({"f": {"flat": PresetRow(None, True, True), "deep": PresetRow(1, False, True)}}, {}),
+        ({"f": {"flat": PresetRow(4, True, True), "deep": PresetRow(5, False, True)}}, {"deep": "one"}),
+        ({"f": {"flat": PresetRow(1, False, True), "deep": PresetRow(4, False, True)}}, {}),
         ({}, {}),
     ],
 )

@@ -14,7 +14,7 @@ from sndr.contract import content_sha256
 from sndr.router.core.family import PresetRow
 from sndr.router.store.table_source import SourceError, load, read_file, run_command
 from sndr.router.wire.routing_table import judge, no_table
-from tests.support.contract_vectors import D26, G26, M26, REFERENCE
+from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE
 
 INVALID = {**REFERENCE, "routing_rules": [*REFERENCE["routing_rules"], {"when": 1}]}
 
@@ -27,8 +27,9 @@ def test_a_good_table_is_in_force_and_knows_its_rows() -> None:
     state = judge("t.json", text(REFERENCE), "natural")
     assert (state.state, state.findings, state.fatal) == ("in_force", (), False)
     assert state.sha256 == content_sha256(REFERENCE)
-    assert state.presets[G26][D26] == PresetRow(1, is_default=True)
-    assert state.presets[G26][M26] == PresetRow(4, is_default=False)
+    assert state.presets[G26][D26] == PresetRow(1, is_default=True, is_chosen=True)
+    assert state.presets[G26][M26] == PresetRow(4, is_default=False, is_chosen=True)
+    assert [key for key, row in state.presets[G26].items() if row.is_chosen] == [D26, M26]
     assert "unknown" not in state.presets
     assert (no_table().state, no_table().presets, no_table().source) == ("degraded", {}, None)
 
@@ -56,6 +57,23 @@ def test_what_is_wrong_is_one_warning_or_a_refusal(data: bytes, natural: str, re
         if state == "degraded":
             assert len(judged.table.warnings) == 1
             assert not judged.presets
+
+
+def test_a_preset_that_no_request_can_reach_is_not_chosen() -> None:
+    (rule,) = REFERENCE["routing_rules"]
+    table = {**REFERENCE, "routing_rules": [{**rule, "when": {"workload_class": ["summarization"]}}]}
+    rows = judge("t.json", text(table), "natural").presets[G26]
+    assert {key: row.is_chosen for key, row in rows.items()} == {D26: True, M26: False}
+
+
+def test_a_rule_of_a_table_with_findings_may_lead_to_another_familys_preset() -> None:
+    """Then its requests go there: the preset's tier has to count as the rule's family's, too."""
+    (rule,) = REFERENCE["routing_rules"]
+    table = {**REFERENCE, "routing_rules": [{**rule, "preset_key": D31}]}
+    presets = judge("t.json", text(table), "drop").presets
+    assert presets[G26][D31] == PresetRow(1, is_default=False, is_chosen=True)
+    assert presets[G31][D31] == PresetRow(1, is_default=True, is_chosen=True)
+    assert not presets[G26][M26].is_chosen
 
 
 def from_file(path: Path, **more: Any) -> Any:
