@@ -54,6 +54,17 @@ def test_aliases_move_to_families_and_back_and_replacements_change_presets(tmp_p
             with pytest.raises(RefusedError) as refusal:
                 operator.change(op="alias_update", aliases={ALIAS: {"family": G26, "natural": "gone"}})
             assert refusal.value.code == "unknown_tier"
+            # Whatever may serve a family's requests affects its aliases, not only their natural tier.
+            of_k4 = [ALIAS, "only.k1", "only.k4"]
+            with holding(url, one, 1):
+                preview = operator.preview(op="tier_replacement", tiers={"k4": {"max_concurrency": 9}})
+                assert (sorted(preview["affected"]["aliases"]), preview["affected"]["in_flight"]) == (of_k4, 0)
+                preview = operator.preview(op="alias_update", aliases={ALIAS: {"tier": "k4"}})
+                assert preview["affected"] == {"aliases": [ALIAS], "in_flight": 1}
+            operator.change(op="tier_replacement", tiers={"k4": {"preset": None}})
+            for change, affected in (({"max_concurrency": 9}, ["only.k4"]), ({"preset": M26}, of_k4)):
+                preview = operator.preview(op="tier_replacement", tiers={"k4": change})
+                assert sorted(preview["affected"]["aliases"]) == affected
             before = operator.view()
             wait_idle(url)
         with gateway_process(config, VOLATILE) as gateway, Operator(gateway) as operator:

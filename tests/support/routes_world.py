@@ -307,6 +307,7 @@ class RoutesWorld:
             listeners=lambda: [Listener("127.0.0.1:8710", "127.0.0.1", 8710, None)],
             others={},
             own_hosts=frozenset(),
+            presets={},
         )
 
     async def _open(self, record: rc.Record) -> None:

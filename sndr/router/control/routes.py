@@ -18,6 +18,7 @@ from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code
 from sndr.router.core.exclusions import exclusions
+from sndr.router.core.family import Presets, serving
 from sndr.router.core.listener import Listener
 from sndr.router.core.projection import (
     Finding,
@@ -130,6 +131,7 @@ class Routes:
         listeners: Callable[[], Collection[Listener]],
         others: Mapping[str, str],
         own_hosts: frozenset[str],
+        presets: Presets,
     ) -> None:
         """Make the API of a coordinator.
 
@@ -140,6 +142,7 @@ class Routes:
             listeners: The gateway's own addresses, as bound.
             others: Name -> URL of what is served outside the routes.
             own_hosts: Names and addresses of this machine.
+            presets: Those of the routing table, for family aliases.
         """
         self._coordinator = coordinator
         self._gate = gate
@@ -151,6 +154,7 @@ class Routes:
         self._listeners = listeners
         self._others = others
         self._own_hosts = own_hosts
+        self._presets = presets
         self._previews = PreviewCache(clock)
 
     @property
@@ -592,14 +596,17 @@ class Routes:
         }
 
     def _affected(self, current: Projection, proposed: Projection | None, scope: Sequence[str]) -> dict[str, Any]:
-        """Aliases that lead to another server, and the requests that run behind them now."""
-        now = {alias: tier_of(target) for alias, target in current.aliases.items()}
-        aliases = [
-            alias
-            for alias, tier_id in now.items()
-            if tier_id in scope or (proposed is not None and proposed.aliases[alias] != current.aliases[alias])
-        ]
-        tiers = set(scope) | {now[alias] for alias in aliases}
+        """Aliases whose requests may go to another server afterwards, and the requests that run there now."""
+        after = current if proposed is None else proposed
+        held, aliases, tiers = frozenset(scope), [], set(scope)
+        for alias, target in current.aliases.items():
+            now = serving(target, current, self._presets)
+            then = serving(after.aliases[alias], after, self._presets)
+            if after.aliases[alias] != target:
+                tiers.update(now)
+            elif held.isdisjoint((*now, *then)):
+                continue
+            aliases.append(alias)
         return {"aliases": aliases, "in_flight": self._coordinator.leases(tiers)}
 
     # -- apply --------------------------------------------------------------------------------------------------------
