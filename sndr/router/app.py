@@ -67,6 +67,8 @@ LEDGER_CLOSE_S: Final = 10.0
 """How long the end may wait for the ledger's disk; rows that are not durable then stay unresolved."""
 AUTHORITY_CLOSE_S: Final = 30.0
 """How long the end may wait for a write of the authority; its outcome is looked at by the next start."""
+ADMISSION_CLOSE_S: Final = 10.0
+"""How long the end may wait for a write of operator quiescence; the caller of that write has no answer yet."""
 OPERATOR_KEY_LEAST: Final = 16
 """Characters of an operator credential that may change routes."""
 HEAP_KEPT_BYTES: Final = 4_194_304
@@ -668,7 +670,9 @@ async def _serve_until_told(
     if stopping is not None:
         await asyncio.wait({stopping}, timeout=AUTHORITY_CLOSE_S)
     if store is not None:
-        store.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ADMISSION_CLOSE_S):
+                await store.close()
     return 0
 
 

@@ -6,22 +6,21 @@ quiesced; a file that cannot be read with certainty stops the start, because gue
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sndr.durable import write_atomic
 from sndr.errors import InputError
+from sndr.router.core.projection import TIER_ID_PATTERN
+from sndr.router.store.writer import Worker
 from sndr.router.wire.record import StrictJsonError, decode_strict
 
 __all__ = ["AdmissionFile", "AdmissionStateError"]
 
 SCHEMA: Final = "sndr.admission-state/1"
 _MAX_BYTES: Final = 65_536
-_TIER_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _REASON: Final = re.compile(r"[ -~]{1,128}")
 
 
@@ -36,7 +35,7 @@ class AdmissionFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sndr-admission")
+        self._worker: Worker | None = None
 
     def load(self) -> dict[str, str | None]:
         """Quiesced tiers and their reasons.
@@ -59,25 +58,28 @@ class AdmissionFile:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(quiesced, dict):
             raise self._invalid(f"is not a document of {SCHEMA}")
         for tier_id, reason in quiesced.items():
-            if not _TIER_ID.fullmatch(tier_id) or not (
+            if not TIER_ID_PATTERN.fullmatch(tier_id) or not (
                 reason is None or (isinstance(reason, str) and _REASON.fullmatch(reason))
             ):
                 raise self._invalid("names something that is no tier, or has a reason that is no text")
         return quiesced
 
     async def save(self, quiesced: Mapping[str, str | None]) -> None:
-        """Replace the file on its own thread.
+        """Replace the file, on a thread of its own.
 
         Raises:
             OSError: It may not have been stored. Crash: leaves the old or the new content.
         """
         document = {"schema": SCHEMA, "quiesced": dict(sorted(quiesced.items()))}
         data = json.dumps(document, indent=1).encode() + b"\n"
-        await asyncio.get_running_loop().run_in_executor(self._writer, write_atomic, self._path, data, 0o600)
+        if self._worker is None:
+            self._worker = Worker("sndr-admission")
+        await self._worker.run(lambda: write_atomic(self._path, data, 0o600))
 
-    def close(self) -> None:
-        """Wait for a write that is running and end the thread."""
-        self._writer.shutdown()
+    async def close(self) -> None:
+        """Wait for a write that is running and end the thread; where that is cancelled, it ends with the process."""
+        if self._worker is not None:
+            await self._worker.close()
 
     def _invalid(self, problem: str) -> AdmissionStateError:
         advice = "repair it, or remove it to start with nothing quiesced"

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from sndr.router.store import admission
 from sndr.router.store.admission import AdmissionFile, AdmissionStateError
 
 
 def save(path: Path, quiesced: dict[str, str | None]) -> None:
-    file = AdmissionFile(str(path))
-    try:
-        asyncio.run(file.save(quiesced))
-    finally:
-        file.close()
+    async def main() -> None:
+        file = AdmissionFile(str(path))
+        try:
+            await file.save(quiesced)
+        finally:
+            await file.close()
+
+    asyncio.run(main())
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -64,3 +69,30 @@ def test_a_save_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         save(missing, {"a": None})
     assert AdmissionFile(str(path)).load() == {"a": None}
+
+
+def test_a_disk_that_stalls_holds_the_end_no_longer_than_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    def stall(*_: object) -> None:
+        writing.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(admission, "write_atomic", stall)
+
+    async def main() -> None:
+        file = AdmissionFile(str(tmp_path / "admission.json"))
+        saving = asyncio.create_task(file.save({"a": None}))
+        await asyncio.to_thread(writing.wait, 30)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await file.close()
+        assert not saving.done()  # it is the disk that was given up, not the write
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "sndr-admission")
+        go_on.set()
+        await saving
+        await file.close()
+
+    asyncio.run(main())
