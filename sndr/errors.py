@@ -6,7 +6,7 @@ A *finding* (one of many faults in an input) is a returned value, not an excepti
 
 from __future__ import annotations
 
-__all__ = ["AuthorityError", "ControlError", "InputError", "RequestError", "SndrError", "UpstreamError"]
+__all__ = ["AuthorityError", "ControlError", "InputError", "RequestError", "SndrError"]
 
 
 class SndrError(Exception):
@@ -29,10 +29,6 @@ class InputError(SndrError):
 
 class RequestError(SndrError):
     """A client's request is refused."""
-
-
-class UpstreamError(SndrError):
-    """A model server failed or broke its protocol."""
 
 
 class ControlError(SndrError):

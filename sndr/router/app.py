@@ -168,7 +168,7 @@ class App:
                 tier_id=purpose.id,
                 generation=1,
                 queue_limit=config.router.queue_limit,
-                backend=self.backend(purpose.id, purpose.tier, is_probed=False),
+                backend=self.backend(purpose.tier, is_probed=False),
             )
             for purpose in purposes
         }
@@ -248,9 +248,8 @@ class App:
         """Whole seconds since the process made the application."""
         return int(self._loop.time() - self._started)
 
-    def backend(self, tier_id: str, tier: Tier, *, is_probed: bool = True) -> Backend:
+    def backend(self, tier: Tier, *, is_probed: bool = True) -> Backend:
         """What the data plane needs to talk to a tier's server."""
-        del tier_id
         parts = urlsplit(tier.base_url)
         is_tls = parts.scheme == "https"
         host, port = parts.hostname or "", parts.port or (443 if is_tls else 80)

@@ -689,7 +689,6 @@ class _Connection(asyncio.Protocol):
         "_after",
         "_body",
         "_closed",
-        "_expect",
         "_headers",
         "_idle",
         "_parser",
@@ -713,7 +712,6 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._url = b""
-        self._expect = False
         self._queue: deque[tuple[str, str, dict[str, str], bytes, bool]] = deque()
         self._script: _Script | None = None
         self._record: Record | None = None

@@ -97,7 +97,7 @@ def gateway(table: Any) -> Gateway:
         fill=True,
     )
     admission = Admission()
-    snapshot = build_snapshot(projection, admission, lambda _id, _tier: None, queue_limit=8, presets=state.presets)
+    snapshot = build_snapshot(projection, admission, lambda _tier: None, queue_limit=8, presets=state.presets)
     anything = cast(Any, None)
     made = Gateway(
         asyncio.new_event_loop(), gate=DataGate(Published(snapshot), admission), ticker=anything,

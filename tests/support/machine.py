@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
-from sndr.router.core.invariants import propose
 from sndr.router.core.projection import Projection, TierTarget, parse, sha256
+from sndr.router.core.proposal import propose
 from sndr.router.core.transaction import Machine, State, step
 
 AUTHORITY = "6f0c8f3e-2f6c-4f0e-9b57-0d7c1a3c1a11"

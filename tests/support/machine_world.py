@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core import transaction as tr
-from sndr.router.core.invariants import check_machine, check_record, check_step, propose
+from sndr.router.core.invariants import check_machine, check_record, check_step
 from sndr.router.core.projection import Projection, TierTarget, changed_tiers, sha256
+from sndr.router.core.proposal import propose
 from sndr.router.core.transaction import Machine, State, next_actions
 from tests.support.machine import PREVIEW, boot, record
 

@@ -17,6 +17,7 @@ from sndr.router.control.previews import PREVIEW_BYTES_MAX, Preview, PreviewCach
 from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code
+from sndr.router.core.evidence import TRUST
 from sndr.router.core.exclusions import exclusions
 from sndr.router.core.family import Presets, serving
 from sndr.router.core.listener import Listener
@@ -309,7 +310,7 @@ class Routes:
         refusal = _refusal(machine, plan.command)
         if refusal is not None:
             raise ControlError(refusal.value, "the machine would refuse it now")
-        checks = await self._check(machine, wanted, plan)
+        checks = await self._check(machine, plan)
         return self._present(machine, wanted, plan, checks)
 
     def _plan(self, machine: Machine, wanted: wire.PreviewBody, visible: rc.Record | None) -> _Plan:
@@ -440,7 +441,7 @@ class Routes:
 
     # -- checks of a preview ------------------------------------------------------------------------------------------
 
-    async def _check(self, machine: Machine, wanted: wire.PreviewBody, plan: _Plan) -> list[dict[str, Any]]:
+    async def _check(self, machine: Machine, plan: _Plan) -> list[dict[str, Any]]:
         """Everything that can be known now and could stop an apply: all of it, not only the first."""
         checks: list[dict[str, Any]] = []
         command = plan.command
@@ -464,7 +465,6 @@ class Routes:
         condition = self._coordinator.condition
         writable = condition == "writable" or isinstance(command, fx.Reassert | fx.RollBack)
         checks.append(_check("authority_writable", None if writable else "authority_read_only"))
-        del wanted
         return checks
 
     async def _check_targets(self, machine: Machine, proposed: Projection) -> list[dict[str, Any]]:
@@ -692,9 +692,7 @@ class Routes:
             "authorizes": [],
             "proves": None if receipt.identity is None else receipt.identity.proves,
             "managed": receipt.managed,
-            "evidence": None
-            if receipt.evidence is None
-            else {**evidence_document(receipt.evidence), "trust": "operator_asserted"},
+            "evidence": None if receipt.evidence is None else {**evidence_document(receipt.evidence), "trust": TRUST},
             "parent_id": receipt.parent_id,
             "events": document["events"],
         }

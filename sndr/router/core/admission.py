@@ -56,18 +56,16 @@ class TierGate:
         quiesced: The operator's bit.
         quiesce_reason: Reason code the operator gave; None while the bit is off.
         held: The transaction's bit.
-        draining: Operator drains that are waiting at this moment.
         leases: Requests of all generations that have not been accounted for yet.
     """
 
-    __slots__ = ("draining", "held", "leases", "quiesce_reason", "quiesced", "tier_id")
+    __slots__ = ("held", "leases", "quiesce_reason", "quiesced", "tier_id")
 
     def __init__(self, tier_id: str) -> None:
         self.tier_id: Final = tier_id
         self.quiesced = False
         self.quiesce_reason: str | None = None
         self.held = False
-        self.draining = 0
         self.leases = 0
 
     @property

@@ -23,6 +23,7 @@ FUTURE_MS: Final = 300_000
 """How far ahead of this host's clock an observation may claim to be."""
 
 TRUST: Final = "operator_asserted"
+"""What a receipt says of evidence: whose word it is."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{12,64}")

@@ -37,7 +37,7 @@ from sndr.router.core.recovery import RECOVERY, Standing
 from sndr.router.core.transaction import TRANSITIONS, Machine
 from sndr.router.core.transaction import State as Phase
 
-__all__ = ["check_machine", "check_record", "check_step", "propose"]
+__all__ = ["check_machine", "check_record", "check_step"]
 
 
 def check_record(record: Record, boot: Projection | None = None) -> tuple[Finding, ...]:

@@ -295,7 +295,6 @@ def step(machine: Machine, event: Event) -> Outcome:
 # --- refusals that need no knowledge of the operation
 
 
-_NO_TRANSACTION: Final = (fx.Drain, fx.Resume, fx.Cancel, fx.Verify, fx.Reassert)
 _RESTING: Final = frozenset({State.IDLE, State.HELD, State.COMMITTED, State.UNCERTAIN})
 
 
@@ -607,7 +606,6 @@ def _found_open(machine: Machine, event: fx.FoundHeld | fx.FoundCommitted) -> Ou
     failure = machine.failure
     if failure is None:
         halted, replies = _halt(machine, AttentionCode.INTERRUPTED, Code.RECOVERY_REQUIRED, event.at_ms)
-        assert halted.attention is not None
         # The re-assertion did what it was asked to: only the transaction still waits.
         replies = tuple(replace(reply, code=None) if isinstance(reply, fx.Reply) else reply for reply in replies)
         return halted, effects + replies
