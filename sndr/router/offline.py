@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sndr.durable import Disk, write_atomic
@@ -28,6 +28,7 @@ from sndr.router.wire import boot as boot_file
 from sndr.router.wire.record import (
     Problem,
     examine,
+    fence_document,
     parse_record,
     receipt_document,
     revision_document,
@@ -88,8 +89,8 @@ class Plan:
             "applied": self.applied,
             "path": self.path,
             "authority_id": self.authority_id,
-            "from": None if self.before is None else _fence(self.before),
-            "to": _fence(self.after),
+            "from": None if self.before is None else fence_document(self.before),
+            "to": fence_document(self.after),
             "diff": self.diff(),
             "usage_store": self.usage_store,
         }
@@ -406,7 +407,3 @@ def _readable(files: Files, *, allow_volatile: bool) -> tuple[bytes, Record]:
         raise problem
     assert seen.data is not None
     return seen.data, parse_record(seen.data)
-
-
-def _fence(fence: Fence) -> Mapping[str, object]:
-    return {"route_revision": fence.route_revision, "effective_route_sha256": fence.effective_route_sha256}

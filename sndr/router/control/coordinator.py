@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -50,6 +50,15 @@ _UNAVAILABLE: Final = frozenset(
         Reason.NO_RESOURCES,
     }
 )
+
+
+_RESULTS: Final[Mapping[type[fx.Fact], str]] = {
+    fx.Written: "done",
+    fx.WriteFailed: "failed",
+    fx.WriteUncertain: "uncertain",
+    fx.WriteRefused: "refused",
+}
+"""What became of a durable write, as it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +283,7 @@ class Coordinator:
                 self._begin(effect)
 
     def _persisted(self, fact: fx.Fact) -> None:
-        result = type(fact).__name__
-        result = {
-            "Written": "done",
-            "WriteFailed": "failed",
-            "WriteUncertain": "uncertain",
-            "WriteRefused": "refused",
-        }[result]
+        result = _RESULTS[type(fact)]
         self.writes[result] = self.writes.get(result, 0) + 1
         self._feed(fact)
 

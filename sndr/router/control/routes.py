@@ -40,6 +40,7 @@ from sndr.router.wire import operator_api as wire
 from sndr.router.wire.record import (
     content_sha256,
     evidence_document,
+    fence_document,
     format_instant,
     parse_change,
     parse_evidence,
@@ -674,10 +675,10 @@ class Routes:
             "state": receipt.state.value,
             "replayed": replayed,
             "changed": {
-                "from": _fence(receipt.base),
+                "from": fence_document(receipt.base),
                 "to": None
                 if receipt.committed_revision is None
-                else _fence(rc.Fence(receipt.committed_revision, receipt.proposed_sha256)),
+                else fence_document(rc.Fence(receipt.committed_revision, receipt.proposed_sha256)),
             },
             "scope": list(receipt.scope),
             "held": receipt.hold,
@@ -705,10 +706,6 @@ def _filled(target: object) -> object:
 
 def _check(name: str, code: str | None, *, blocking: bool = True, **more: object) -> dict[str, Any]:
     return {"name": name, "ok": code is None, "code": code, "blocking": blocking, **more}
-
-
-def _fence(fence: rc.Fence) -> dict[str, Any]:
-    return {"route_revision": fence.route_revision, "effective_route_sha256": fence.effective_route_sha256}
 
 
 def _change(document: Mapping[str, object]) -> rc.ChangeSpec:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
-import json
 import os
 import re
 import tomllib
@@ -730,7 +729,7 @@ class _Check:
             ),
             projection=routes,
             purposes=tuple(_purpose(keys) for keys in (*boot.router.purpose_models, *boot.router.audio_routes)),
-            config_sha256=hashlib.sha256(_canonical(effective)).hexdigest(),
+            config_sha256=hashlib.sha256(projection.canonical(effective)).hexdigest(),
             effective=MappingProxyType(effective),
             secrets=Secrets(self.secrets),
             own_hosts=self.own_hosts,
@@ -779,10 +778,6 @@ def _effective(boot: Boot, aliases: Mapping[str, Any]) -> dict[str, Any]:
     router["model_routes"] = {name: target["tier"] for name, target in aliases.items() if "tier" in target}
     router["family_routes"] = {name: target for name, target in aliases.items() if "tier" not in target}
     return effective
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def _document_path_of_pointer(pointer: str, index_of: Mapping[str, int], aliases: Mapping[str, _Alias]) -> KeyPath:

@@ -99,7 +99,7 @@ def _section(header: str, model: type[BaseModel], path: str) -> Iterator[str]:
     nested = {other for _, _, other in _SECTIONS}
     yield "| key | type | default | meaning |\n|---|---|---|---|"
     for name, about in properties.items():
-        if f"{path}.{name}" in nested or (path == "server" and name in ("clients", "cors")):
+        if f"{path}.{name}" in nested:
             continue
         default = "required" if name in schema.get("required", ()) else _default(about.get("default"))
         yield f"| `{name}` | {_type(about, schema)} | {default} | {_meaning(about)} |"

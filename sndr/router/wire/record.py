@@ -24,6 +24,7 @@ from sndr.router.core.projection import (
     NUMBER_DIGITS_MAX,
     STRING_MAX,
     TIER_ID_PATTERN,
+    TIERS_MAX,
     FamilyTarget,
     FrozenJson,
     OnUnready,
@@ -77,6 +78,7 @@ __all__ = [
     "encode_record",
     "evidence_document",
     "examine",
+    "fence_document",
     "format_instant",
     "parse_change",
     "parse_evidence",
@@ -100,8 +102,6 @@ TOO_LARGE: Final = "route_state_too_large"
 # An unterminated string ends at the end of the text, so that a hostile file costs one pass and not one per quote.
 _STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS: Final = re.compile(r"[\[{\]}]")
-_FAMILY_PATTERN: Final = re.compile("[^\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]+")
-_ON_UNREADY_PATTERN: Final = re.compile("refuse|family_default")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _INSTANT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})\.([0-9]{3})Z")
@@ -313,14 +313,16 @@ def revision_document(revision: Revision) -> dict[str, object]:
     }
 
 
+def fence_document(fence: Fence) -> dict[str, object]:
+    """JSON of a fence, as in the file and in every answer that names one."""
+    return {"route_revision": fence.route_revision, "effective_route_sha256": fence.effective_route_sha256}
+
+
 def receipt_document(receipt: Receipt) -> dict[str, object]:
     """JSON of a receipt, as in the file and in the operator's view."""
     drain, identity = receipt.drain, receipt.identity
     return {
-        "base": {
-            "effective_route_sha256": receipt.base.effective_route_sha256,
-            "route_revision": receipt.base.route_revision,
-        },
+        "base": fence_document(receipt.base),
         "change": change_document(receipt.change),
         "committed_revision": receipt.committed_revision,
         "created_at": format_instant(receipt.created_at_ms),
@@ -680,7 +682,7 @@ def _read_receipt(shell: _Object) -> Receipt:
         hold=shell.boolean("hold"),
         base=_read_fence(shell.child("base")),
         change=change or Rollback(),
-        scope=shell.texts("scope", 64, TIER_ID_PATTERN),
+        scope=shell.texts("scope", TIERS_MAX, TIER_ID_PATTERN),
         proposed_sha256=shell.sha256("proposed_sha256"),
         committed_revision=shell.optional_integer("committed_revision", 1),
         preview_sha256=shell.sha256("preview_sha256"),
@@ -706,9 +708,9 @@ def _read_target(shell: _Object) -> Target:
         return TierTarget(shell.text("tier", TIER_ID_PATTERN, "a tier id"))
     shell.close("family", "natural", "on_unready")
     return FamilyTarget(
-        shell.text("family", _FAMILY_PATTERN, "a family: 1 to 2048 characters without control characters"),
+        shell.text("family", _PRINTABLE, "a family: 1 to 2048 characters without control characters"),
         shell.text("natural", TIER_ID_PATTERN, "a tier id"),
-        OnUnready(shell.text("on_unready", _ON_UNREADY_PATTERN, "refuse or family_default") or "refuse"),
+        shell.member("on_unready", OnUnready),
     )
 
 
