@@ -47,7 +47,7 @@ def load(path: str, env: Mapping[str, str] | None, *, listen: Sequence[str] = ()
 
 
 def _own_hosts() -> frozenset[str]:
-    """Names and addresses of this machine, as far as it knows them without asking a name server on the network."""
+    """Names and addresses of this machine, as far as its resolver knows them."""
     names = {socket.gethostname().lower()}
     with contextlib.suppress(OSError):  # a machine may not know its own name
         names.update(str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None))

@@ -43,7 +43,7 @@ class Proxies:
     """Reads `X-Forwarded-For` and `X-Forwarded-Proto` of proxies that are trusted, and of nobody else."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
-        """Take addresses and networks as `parse_proxy` accepts them."""
+        """Take addresses and networks as `listener.check_proxy` accepts them."""
         self._unix = UNIX in trusted
         self._networks = [ip_network(entry) for entry in trusted if entry != UNIX]
 
