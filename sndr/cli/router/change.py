@@ -17,7 +17,8 @@ from sndr.cli.output import CommandError, write_err, write_out
 from sndr.cli.router.advice import ADVICE, Where, exit_code, next_commands
 from sndr.cli.router.online import ask, connect, without_answer
 from sndr.cli.router.routes import parse_aliases, parse_fields, refused_checks, timeouts, with_where
-from sndr.cli.router.routes_text import count, preview_text, receipt_text
+from sndr.cli.router.routes_text import preview_text, receipt_text
+from sndr.cli.router.text import count
 from sndr.errors import SndrError
 
 if TYPE_CHECKING:

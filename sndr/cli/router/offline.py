@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from sndr.cli.output import CommandError, write_err, write_out
+from sndr.cli.output import CommandError, one_line, write_err, write_out
 from sndr.errors import AuthorityError, ControlError, InputError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _plan_text(plan: Plan) -> str:
         lines.append(f"{'with' if plan.applied else 'together with'} an empty usage ledger: {plan.usage_store}")
     if not plan.applied:
         lines.append("nothing was written; run it again with --confirm")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 @click.command("inspect")
@@ -155,7 +155,7 @@ def _inspection_text(seen: Inspection) -> str:
             held = ", held" if receipt.hold else ""
             lines.append(f"transaction {receipt.id}: {receipt.op} {receipt.state}{scope}{held}")
     lines += [f"leftover of an interrupted write: {name}" for name in seen.leftovers]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 @click.command("fsck")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sndr.cli.output import CommandError, write_out
+from sndr.cli.output import CommandError, one_line, write_out
 from sndr.cli.router.advice import Where, exit_code, next_commands
 from sndr.errors import InputError
 
@@ -213,7 +213,7 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
                 tier.get("base_url", ""),
             ]
         )
-    lines += ["", *table(rows)]
+    lines = [*map(one_line, lines), "", *table(rows)]
     aliases = [["ALIAS", "ROUTE"]]
     for alias, target in it["aliases"].items():
         family = target.get("family")
@@ -223,12 +223,15 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
 
 
 def _table_lines(table: Mapping[str, Any]) -> list[str]:
+    from sndr.cli.router.text import count
+
     name = (table["content_sha256"] or "unreadable")[:12]
     if table["state"] != "in_force":
         lines = [f"routing table: not used: {table.get('reason') or 'degraded'}"]
     else:
-        counts = f", {table['rules']} rules, {table['coverage_gaps']} coverage gaps" if "rules" in table else ""
-        lines = [f"routing table: {name} in force{counts}"]
+        lines = [f"routing table: {name} in force"]
+        if "rules" in table:
+            lines[0] += f", {count(table['rules'], 'rule')}, {count(table['coverage_gaps'], 'coverage gap')}"
     on_disk = table.get("on_disk")
     if on_disk is not None and on_disk["changed"]:
         now = (on_disk["content_sha256"] or "no table")[:12]

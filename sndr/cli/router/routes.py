@@ -17,7 +17,8 @@ from sndr.cli.main import LazyGroup
 from sndr.cli.output import CommandError, write_err, write_out
 from sndr.cli.router.advice import Where, exit_code
 from sndr.cli.router.online import ask, online_options
-from sndr.cli.router.routes_text import attention_lines, count, failed_checks, holds_text, preview_text, receipt_text
+from sndr.cli.router.routes_text import attention_lines, failed_checks, holds_text, preview_text, receipt_text
+from sndr.cli.router.text import count
 
 if TYPE_CHECKING:
     from sndr.router.client import Answer, Client

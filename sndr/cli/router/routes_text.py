@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sndr.cli.output import one_line
 from sndr.cli.router.advice import ADVICE, Where, next_commands
-from sndr.cli.router.text import ago, table
+from sndr.cli.router.text import ago, count, table
 
 __all__ = [
     "attention_lines",
     "authority_lines",
-    "count",
     "failed_checks",
     "holds_text",
     "preview_text",
     "receipt_text",
 ]
-
-
-def count(number: int, noun: str) -> str:
-    """``1 stream``, ``2 streams``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def failed_checks(preview: Mapping[str, Any]) -> list[str]:
@@ -46,7 +41,7 @@ def preview_text(preview: Mapping[str, Any]) -> str:
     if "evidence" in (preview.get("requires") or ()):
         lines.append("requires: evidence to resume")
     lines.append(f"steps: {', '.join(preview['will'])}" if preview["will"] else "steps: none")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def _check_line(check: Mapping[str, Any]) -> str:
@@ -81,7 +76,7 @@ def receipt_text(receipt: Mapping[str, Any], where: Where) -> str:
     identity = receipt.get("identity")
     if identity is not None:
         lines.append(f"served: {', '.join(identity['observed'])} (an advertised name, no proof of weights)")
-    return "\n".join([*lines, *attention_lines(receipt, where)]) + "\n"
+    return "\n".join([*map(one_line, lines), *attention_lines(receipt, where)]) + "\n"
 
 
 def attention_lines(place: Mapping[str, Any], where: Where) -> list[str]:

@@ -1,4 +1,7 @@
-"""Text for people: aligned tables, spans of time, colour where a terminal shows it."""
+"""Text for people: aligned tables, spans of time, colour where a terminal shows it.
+
+Words of others (a table, a model server, an authority file) reach a terminal as printable ASCII, each on its own line.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "is_coloured", "span", "table"]
+from sndr.cli.output import one_line
+
+__all__ = ["ago", "count", "is_coloured", "span", "table"]
 
 _GOOD = "\x1b[32m"
 _BAD = "\x1b[31m"
@@ -17,6 +22,7 @@ _PLAIN = "\x1b[0m"
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with aligned columns; the first row is the head. Columns that are empty throughout are left out."""
+    rows = [[*map(one_line, row)] for row in rows]
     kept = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])] or list(range(len(rows[0])))
     widths = {index: max(len(row[index]) for row in rows) for index in kept}
     coloured = is_coloured()
@@ -41,6 +47,11 @@ def is_coloured() -> bool:
     """Whether standard output is a terminal that shows colour, and nobody said no (`NO_COLOR`)."""
     stream = sys.stdout
     return stream is not None and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 stream``, ``2 streams``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span(seconds: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import click
 
 from sndr.cli.main import LazyGroup
-from sndr.cli.output import CommandError, write_out
+from sndr.cli.output import CommandError, one_line, write_out
 from sndr.errors import AuthorityError, ControlError, InputError
 
 __all__ = ["coverage", "coverage_text", "usage"]
@@ -264,15 +264,12 @@ def _report_text(found: Mapping[str, Any]) -> str:
 
 def coverage_text(found: Mapping[str, Any]) -> str:
     """The coverage of family aliases as tables."""
-    from sndr.cli.router.text import table
+    from sndr.cli.router.text import count, table
 
     lines: list[str] = []
     for family in found["families"]:
-        lines += (
-            ["", f"family {family['family']}: {family['requests']} requests"]
-            if lines
-            else [f"family {family['family']}: {family['requests']} requests"]
-        )
+        lines += [""] if lines else []
+        lines.append(one_line(f"family {family['family']}: {count(family['requests'], 'request')}"))
         rows = [["DECIDED BY", "PRESET", "TIER", "REQUESTS", "SHARE"]]
         for route in family["routes"]:
             name = f"rule {route['rule_id']}" if route["rule_id"] is not None else route["outcome"]

@@ -11,6 +11,7 @@ from sndr.cli.router.advice import ADVICE, NOT_ACHIEVED, UNSAFE, Where, exit_cod
 from sndr.cli.router.change import Progress
 from sndr.cli.router.routes import parse_aliases, parse_fields, refused_checks
 from sndr.cli.router.routes_text import holds_text, preview_text, receipt_text
+from sndr.cli.router.usage import coverage_text
 from sndr.router.wire.operator_api import PROBLEMS
 
 HERE = Where("/etc/sndr/router.toml", None, None)
@@ -99,6 +100,26 @@ def test_a_receipt_counts_the_streams_and_claims_no_weights() -> None:
         "next: sndr router resume --config /etc/sndr/router.toml\n"
         "next: sndr router cancel --config /etc/sndr/router.toml\n"
     )
+
+
+EVIL = "\x1b[2J\nyes\r\u202e\xe9"
+"""What a terminal would act on: clears the screen, fakes a line, turns the writing around."""
+
+
+def test_words_of_others_stay_on_their_line_and_never_reach_the_terminal_as_commands() -> None:
+    counted = {"requests": 1, "share": 1.0}
+    route = {"outcome": "rule", "rule_id": EVIL, "preset_key": EVIL, "substitute": None, "tier": "k4", **counted}
+    family = {"family": EVIL, "requests": 1, "routes": [route], "gaps": [{"gap": EVIL, **counted}], "siblings": []}
+    texts = (
+        coverage_text({"families": [family]}),
+        preview_text({**PREVIEW, "diff": [{"path": "/tiers/big/model", "from": "m1", "to": EVIL}]}),
+        receipt_text({**RECEIPT, "identity": {"observed": [EVIL]}}, HERE),
+    )
+    for text in texts:
+        assert text.isascii()
+        assert text.replace("\n", "").isprintable()
+        assert "\\x1b[2J\\nyes\\x0d\\u202e\\xe9" in text
+    assert texts[0].startswith("family \\x1b[2J\\nyes\\x0d\\u202e\\xe9: 1 request\n")
 
 
 def test_holds_are_listed_with_what_runs_there() -> None:
