@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -16,10 +17,13 @@ from unittest import mock
 import pytest
 
 from sndr.cli.main import module_root, run
+from tests.support.cli import ROOT, run_cli
 from tests.support.contract_vectors import D26, G26, M26, REFERENCE, S26, T
-from tests.support.gateway import CREDENTIALS
-from tests.support.live import run_verb
-from tests.support.workload import siblings
+from tests.support.gateway import CREDENTIALS, gateway_process
+from tests.support.live import run_verb, until
+from tests.support.raw import Answer, ask, request
+from tests.support.synthetic import synthetic_process
+from tests.support.workload import SHORT_TOOL_CALL, body, holding, siblings
 
 URLS = {"k1": "http://127.0.0.1:1/v1", "k4": "http://127.0.0.1:2/v1"}
 
@@ -179,3 +183,38 @@ def test_a_server_that_does_not_answer_is_a_note(tmp_path: Path) -> None:
     assert code == 0
     assert {"tier k1: no answer", "tier k4: no answer"} <= set(notes)
     assert G26 in "".join(notes)
+
+
+PAGE = (ROOT / "docs" / "workload-routing.md").read_text("utf-8")
+
+
+def test_the_page_holds_for_a_reader_who_follows_it(tmp_path: Path) -> None:
+    """Its table, its synthetic siblings, its boot file; check, serve, coverage; only the ports are others."""
+    emitted = run_cli("routing-table", "--validate", "--out", str(tmp_path / "table.json"))
+    assert emitted.returncode == 0, emitted
+    [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    with ExitStack() as stack:
+        servers = []
+        for port, more in re.findall(r"synthetic-serve --listen 127\.0\.0\.1:(\d+) (.*) &", PAGE):
+            servers.append(stack.enter_context(synthetic_process(*more.split())))
+            text = text.replace(f"http://127.0.0.1:{port}/v1", servers[-1].base_url)
+        config = tmp_path / "router.toml"
+        config.write_text(text.replace("[server]\n", '[server]\nlisten = ["127.0.0.1:0"]\n'))
+        checked = run_verb("check", "--config", config, "--probe")
+        assert checked.returncode == 0, checked
+        assert "speculation K=1" in checked.stderr
+        assert "speculation K=4" in checked.stderr
+        url = stack.enter_context(gateway_process(config)).url
+        with holding(url, servers[0], 1):
+            answer = ask(url, request(body(**SHORT_TOOL_CALL)))
+        assert (answer.status, answer.headers["x-sndr-tier"]) == (200, "gemma-k4"), answer
+
+        def trace() -> Answer:
+            return ask(url, request(method="GET", path=f"/v1/requests/{answer.headers['x-request-id']}"))
+
+        until(lambda: trace().json.get("outcome"))
+        assert trace().json["routing"]["preset_key"] == M26
+        shown = run_verb("status", "--config", config, "--url", url)
+        assert " in force\n" in shown.stdout, shown
+        covered = run_verb("coverage", "--config", config)
+        assert (covered.returncode, M26 in covered.stdout) == (0, True), covered

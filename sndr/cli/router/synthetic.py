@@ -25,6 +25,9 @@ def _host_port(text: str) -> tuple[str, int]:
 @click.option("--model", default="m1", show_default=True, help="Served model name.")
 @click.option("--tokens", type=click.IntRange(min=0), help="Tokens per answer (8).")
 @click.option("--token-delay-ms", type=click.FloatRange(min=0), help="Wait before each further token (0).")
+@click.option(
+    "--depth", type=click.IntRange(1, 64), default=1, show_default=True, help="Speculative depth (K) to play."
+)
 @click.option("--first-delay-ms", type=click.FloatRange(min=0), help="Wait before the response head (0).")
 @click.option("--plan", "plan_json", help="Default plan as JSON (see the module's documentation).")
 @click.option("--auth-env", help="Environment variable with the credential that requests must carry.")
@@ -36,12 +39,16 @@ def synthetic_serve(
     model: str,
     tokens: int | None,
     token_delay_ms: float | None,
+    depth: int,
     first_delay_ms: float | None,
     plan_json: str | None,
     auth_env: str | None,
     keepalive_idle_s: float,
 ) -> None:
     """Serve numbered tokens in the OpenAI and Anthropic dialects, and misbehave when told to.
+
+    With a depth above 1, tokens of tool calls and structured answers come sooner, all others later, and /metrics shows
+    vLLM's counters for it.
 
     Prints one JSON line with its address once it listens; ends with SIGINT or SIGTERM.
     """
@@ -75,6 +82,6 @@ def synthetic_serve(
         write_out(json.dumps(line) + "\n")
 
     options = Options(
-        host=host, port=port, model=model, token=token, plan=plan, keepalive_idle_s=keepalive_idle_s
+        host=host, port=port, model=model, token=token, plan=plan, keepalive_idle_s=keepalive_idle_s, depth=depth
     )  # fmt: skip
     asyncio.run(serve(options, announce))
