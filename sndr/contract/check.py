@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from sndr.contract.detect import MEDIUM_MAX_TOKENS, MULTI_CONC_MIN_IN_FLIGHT, SHORT_MAX_TOKENS, SUMMARIZATION_RATIO
 from sndr.contract.table import (
     AXES,
+    CELLS,
     CONCURRENCY_MODES,
     OUTPUT_LENGTHS,
     SCHEMA_VERSION,
@@ -18,7 +20,7 @@ from sndr.contract.table import (
     WORKLOAD_CLASSES,
 )
 
-__all__ = ["PRIORITIES", "Finding", "check_meaning", "check_structure", "check_table", "evidence_paths"]
+__all__ = ["PRIORITIES", "ROLES", "Finding", "check_meaning", "check_structure", "check_table", "evidence_paths"]
 
 ROLES: Final = ("default", "structured", "gateway")
 EVIDENCE_TAGS: Final = ("measured", "inferred")
@@ -142,7 +144,7 @@ _CLASS: Final[Mapping[str, _Member]] = {
 }
 _MODES: Final[Mapping[str, _Member]] = dict.fromkeys((*CONCURRENCY_MODES, "owner", "fallback"), _STRING)
 _LENGTHS: Final[Mapping[str, _Member]] = {
-    "short_threshold_tokens": _Member(_is_number(256), "256"),
+    "short_threshold_tokens": _Member(_is_number(SHORT_MAX_TOKENS), str(SHORT_MAX_TOKENS)),
     "caller_hint_wins": _Member(lambda value: value is True, "true"),
     "buckets": _OBJECT._replace(required=False),
 }
@@ -357,9 +359,8 @@ def _check_order(
 
 
 # A set of cells as an integer: one bit per cell. Inclusion is then two operations.
-_BITS: Final = tuple((w, n, m) for w in WORKLOAD_CLASSES for n in OUTPUT_LENGTHS for m in CONCURRENCY_MODES)
 _MODE_CELLS: Final = {
-    mode: sum(1 << bit for bit, cell in enumerate(_BITS) if cell[2] == mode) for mode in CONCURRENCY_MODES
+    mode: sum(1 << bit for bit, cell in enumerate(CELLS) if cell[2] == mode) for mode in CONCURRENCY_MODES
 }
 
 
@@ -377,7 +378,7 @@ def _cells(when: object) -> int | None:
     sets = [when.get(axis, allowed) for axis, allowed in AXES.items()]
     return sum(
         1 << bit
-        for bit, cell in enumerate(_BITS)
+        for bit, cell in enumerate(CELLS)
         if all(value in allowed for value, allowed in zip(cell, sets, strict=True))
     )
 
@@ -448,20 +449,25 @@ def _check_texts(table: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _check_classes(classes, f"{at}/classes")
     modes = _object(table.get("concurrency_mode_detection"))
     at = "/concurrency_mode_detection"
-    yield from _check_range(modes, "single_stream", at, (None, 1), "at most 1 in flight, such as in_flight <= 1")
-    yield from _check_range(modes, "multi_conc", at, (2, None), "at least 2 in flight, such as in_flight >= 2")
+    many = MULTI_CONC_MIN_IN_FLIGHT
+    few = many - 1
+    text = f"at most {few} in flight, such as in_flight <= {few}"
+    yield from _check_range(modes, "single_stream", at, (None, few), text)
+    text = f"at least {many} in flight, such as in_flight >= {many}"
+    yield from _check_range(modes, "multi_conc", at, (many, None), text)
     fallback = modes.get("fallback")
     if isinstance(fallback, str) and "single_stream" not in fallback:
         yield Finding(f"{at}/fallback", "text", "must name single_stream")
     lengths = _object(table.get("length_detection"))
     threshold = lengths.get("short_threshold_tokens")
-    if _is_integer(threshold) and threshold != 256:
-        yield Finding("/length_detection/short_threshold_tokens", "threshold", "must be 256")
+    short, medium = SHORT_MAX_TOKENS, MEDIUM_MAX_TOKENS
+    if _is_integer(threshold) and threshold != short:
+        yield Finding("/length_detection/short_threshold_tokens", "threshold", f"must be {short}")
     buckets = _object(lengths.get("buckets"))
     at = "/length_detection/buckets"
-    yield from _check_range(buckets, "short", at, (None, 256), "a budget <= 256")
-    yield from _check_range(buckets, "medium", at, (257, 512), "256 < budget <= 512")
-    yield from _check_range(buckets, "long", at, (513, None), "a budget > 512")
+    yield from _check_range(buckets, "short", at, (None, short), f"a budget <= {short}")
+    yield from _check_range(buckets, "medium", at, (short + 1, medium), f"{short} < budget <= {medium}")
+    yield from _check_range(buckets, "long", at, (medium + 1, None), f"a budget > {medium}")
     default_k = _object(table.get("fallback")).get("default_K")
     if _is_integer(default_k) and default_k != 1:
         yield Finding("/fallback/default_K", "default_k", "must be 1")
@@ -477,7 +483,7 @@ def _check_range(
     if name == "short" and low == 1:
         low = None  # "1 <= budget <= 256" says the same: a budget is at least 1
     if name == "medium" and low is None:
-        low = 257  # what is left when short was looked at first
+        low = SHORT_MAX_TOKENS + 1  # what is left when short was looked at first
     if name == "single_stream" and low in (0, 1):
         low = None
     if (low, high) != expected:
@@ -511,8 +517,12 @@ def _check_classes(classes: Mapping[str, Any], at: str) -> Iterator[Finding]:
         missing = [word for word in _TRIGGER_WORDS.get(name, ()) if word not in trigger]
         if missing:
             yield Finding(f"{where}/trigger", "text", f"does not name {', '.join(missing)}")
-        if name == "summarization" and "twice" not in trigger and set(re.findall(r"\d+", trigger)) != {"2"}:
-            yield Finding(f"{where}/trigger", "text", "must say: input tokens > 2 x budget")
+        if (
+            name == "summarization"
+            and "twice" not in trigger
+            and set(re.findall(r"\d+", trigger)) != {str(SUMMARIZATION_RATIO)}
+        ):
+            yield Finding(f"{where}/trigger", "text", f"must say: input tokens > {SUMMARIZATION_RATIO} x budget")
 
 
 # --- small things ------------------------------------------------------------------------------------------------

@@ -124,16 +124,12 @@ def decide(
     """
     reading = _read(body, dialect, input_tokens, headers)
     if family is None:
-        family = _family(table, reading.chat)
+        family = table.family_of(reading.chat.get("model"))
     mode = concurrency_mode(in_flight)
     preset_key, outcome, rule_id, tag, gap = table.verdict(family, reading.workload, reading.length, mode)
     return Decision(
         reading.workload, reading.length, mode, family, preset_key, outcome, rule_id, tag, gap, reading.warning
     )
-
-
-def _family(table: Table, chat: Mapping[str, Any]) -> str:
-    return table.family_of(chat.get("model"))
 
 
 def explain(

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = [
     "AXES",
+    "CELLS",
     "CONCURRENCY_MODES",
     "OUTPUT_LENGTHS",
     "SCHEMA_VERSION",
@@ -46,6 +47,7 @@ AXES: Final[Mapping[str, tuple[str, ...]]] = {
     "expected_output_length": OUTPUT_LENGTHS,
     "concurrency_mode": CONCURRENCY_MODES,
 }
+CELLS: Final = tuple((w, n, m) for w in WORKLOAD_CLASSES for n in OUTPUT_LENGTHS for m in CONCURRENCY_MODES)
 
 
 class Cell(NamedTuple):
@@ -120,7 +122,6 @@ class Verdict(NamedTuple):
 
 _NATURAL: Final = Verdict(None, "natural", None, None, None)
 _DEGRADED: Final = Verdict(None, "degraded", None, None, None)
-_CELLS: Final = tuple((w, n, m) for w in WORKLOAD_CLASSES for n in OUTPUT_LENGTHS for m in CONCURRENCY_MODES)
 
 
 class Table:
@@ -270,7 +271,7 @@ def _grids(
     for family, (defaults, family_rules, family_gaps) in by_family.items():
         rest = Verdict(defaults[0], "family_default", None, None, None) if defaults else _NATURAL
         grid = {}
-        for cell in _CELLS:
+        for cell in CELLS:
             rule_hit = next((rule for rule in family_rules if rule.when.admits(*cell)), None)
             gap_hit = next((g for g in family_gaps if g.cell is not None and g.cell.admits(*cell)), None)
             verdict = (
