@@ -350,7 +350,7 @@ class _Loader:
                 self.add(f"{folder}/{name}", "the file's name is its id: letters, digits and ._- (at most 100)")
             else:
                 ids.append(stem)
-        return ids
+        return sorted(ids)  # not the order of the files' names: `a.yaml` comes behind `a-b.yaml`
 
     def entries(self, folder: str, expected: tuple[str, ...] = ()) -> list[str]:
         """Return the names in a folder that look like data, sorted; a folder among them that holds data is a finding.

@@ -13,7 +13,7 @@ import pytest
 
 from sndr.cli.main import module_root, run
 from sndr.cli.table import catalog as catalog_module
-from sndr.cli.table.catalog import CatalogError, default_root, load_catalog
+from sndr.cli.table.catalog import CatalogError, load_catalog
 from sndr.cli.table.compose import compose_all
 from sndr.resources import presets_dir
 from tests.support.catalog import FULL, full, render, write
@@ -285,19 +285,19 @@ def test_ids_are_unique_across_the_archive(tmp_path: Path) -> None:
 def test_hundreds_of_presets_in_order(tmp_path: Path) -> None:
     docs = full()
     text = render(docs["presets/quick.yaml"])[0]
-    more = {f"presets/q{number:04d}.yaml": text for number in range(400)}
+    names = [*(f"q{number:04d}" for number in range(400)), "quick-b"]  # `quick-b.yaml` comes before `quick.yaml`
+    more = {f"presets/{name}.yaml": text for name in names}
     catalog = load_catalog(write(tmp_path, {**docs, **more}))
-    assert list(catalog.presets) == sorted(["plain", "quick", *(f"q{number:04d}" for number in range(400))])
-    assert len(compose_all(catalog)) == 402
+    assert list(catalog.presets) == sorted(["plain", "quick", *names])
+    assert len(compose_all(catalog)) == 403
 
 
 def test_the_shipped_catalog_is_found_and_shown_from_where_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_root() == presets_dir()
     monkeypatch.chdir(REPOSITORY)
     assert load_catalog().shown == "presets"
     monkeypatch.chdir("/")
-    assert load_catalog().shown in (default_root(), default_root().lstrip("/"))
-    assert load_catalog(default_root() + "//").shown == default_root()
+    assert load_catalog().shown in (presets_dir(), presets_dir().lstrip("/"))
+    assert load_catalog(presets_dir() + "//").shown == presets_dir()
 
 
 def test_a_place_in_a_file_that_has_gone(tmp_path: Path) -> None:
