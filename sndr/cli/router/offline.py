@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sndr.cli.output import CommandError, one_line, write_err, write_out
-from sndr.errors import AuthorityError, ControlError, InputError
+from sndr.cli.output import one_line, write_err, write_out
+from sndr.cli.router.refusals import coded
 
 if TYPE_CHECKING:
     from sndr.router.offline import Fence, Inspection, Plan
 
 __all__ = ["backup", "fsck", "init", "inspect"]
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 _SHA_PATTERN = r"[0-9a-f]{64}"
 
 _config = click.option("--config", "config", required=True, metavar="FILE", help="The boot file (TOML).")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 _volatile = click.option("--allow-volatile-filesystem", "allow_volatile", is_flag=True, hidden=True)
-
-
-def _refusals(verb: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Every refusal of these verbs is exit 2, a held lock 3; faults of the boot file keep their own lines."""
-
-    @wraps(verb)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return verb(*args, **kwargs)
-        except (AuthorityError, ControlError) as error:
-            code = 3 if error.code == "route_lock_held" else 2
-            raise CommandError(error.code, error.message, code) from error
-        except InputError as error:
-            if hasattr(error, "findings"):
-                raise
-            raise CommandError(error.code, error.message, 2) from error
-
-    return run
 
 
 @click.command("init")
@@ -53,7 +31,7 @@ def _refusals(verb: Callable[_P, _R]) -> Callable[_P, _R]:
 @click.option("--keep-live", is_flag=True, help="With --rebase: keep live changes of what both have.")
 @_json
 @_volatile
-@_refusals
+@coded
 def init(
     config: str,
     confirm: bool,
@@ -115,7 +93,7 @@ def _plan_text(plan: Plan) -> str:
 @_config
 @_json
 @_volatile
-@_refusals
+@coded
 def inspect(config: str, as_json: bool, allow_volatile: bool) -> int:
     """Print what is visible of the authority, without its lock: it may not survive a power cut.
 
@@ -162,7 +140,7 @@ def _inspection_text(seen: Inspection) -> str:
 @_config
 @_json
 @_volatile
-@_refusals
+@coded
 def fsck(config: str, as_json: bool, allow_volatile: bool) -> int:
     """Check directory, lock file and authority as a start would, and name every fault instead of the first.
 
@@ -185,7 +163,7 @@ def fsck(config: str, as_json: bool, allow_volatile: bool) -> int:
 @click.argument("directory", metavar="DIR")
 @_json
 @_volatile
-@_refusals
+@coded
 def backup(config: str, directory: str, as_json: bool, allow_volatile: bool) -> None:
     """Copy the usage ledger, then the authority if there is one, into DIR. Works beside a running router.
 

@@ -6,6 +6,8 @@ import os
 
 import click
 
+from sndr.cli.router.refusals import coded
+
 __all__ = ["serve"]
 
 
@@ -16,6 +18,7 @@ __all__ = ["serve"]
     "--log-format", type=click.Choice(["json", "text"]), default="json", help="Form of the log's lines; default json."
 )
 @click.option("--allow-volatile-filesystem", "allow_volatile", is_flag=True, hidden=True)
+@coded
 def serve(config_path: str, listen: tuple[str, ...], log_format: str, allow_volatile: bool) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
@@ -23,12 +26,7 @@ def serve(config_path: str, listen: tuple[str, ...], log_format: str, allow_vola
     event. SIGHUP opens the decision log again and reloads certificate and key.
     Exit: 0 after an orderly stop, 2 when the gateway refuses to start, 3 when another one holds a lock.
     """
-    from sndr.cli.output import CommandError
-    from sndr.errors import AuthorityError, InputError
     from sndr.router import app, configuration
 
     config = configuration.load(config_path, os.environ, listen=listen)
-    try:
-        return app.run(config, allow_volatile=allow_volatile, log_form="text" if log_format == "text" else "json")
-    except (InputError, AuthorityError) as error:
-        raise CommandError(error.code, error.message, 3 if error.code.endswith("_lock_held") else 2) from error
+    return app.run(config, allow_volatile=allow_volatile, log_form="text" if log_format == "text" else "json")

@@ -7,41 +7,22 @@ rows), 5 a gateway was asked and did not answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from sndr.cli.main import LazyGroup
-from sndr.cli.output import CommandError, one_line, write_out
-from sndr.errors import AuthorityError, ControlError, InputError
+from sndr.cli.output import one_line, write_out
+from sndr.cli.router.refusals import coded
+from sndr.errors import AuthorityError
 
 __all__ = ["coverage", "coverage_text", "usage"]
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_CONFLICTS: Final = frozenset({"usage_lock_held", "usage_unresolved"})
 
 _config = click.option("--config", "config_path", metavar="FILE", help="Boot file that names the ledger.")
 _file = click.option("--file", "file", metavar="FILE", help="The ledger itself, instead of --config.")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 _confirm = click.option("--confirm", is_flag=True, help="Do it; without this only say what would be done.")
-
-
-def _refusals(verb: Callable[_P, _R]) -> Callable[_P, _R]:
-    @wraps(verb)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return verb(*args, **kwargs)
-        except (AuthorityError, ControlError) as error:
-            raise CommandError(error.code, error.message, 3 if error.code in _CONFLICTS else 2) from error
-        except InputError as error:
-            if hasattr(error, "findings"):
-                raise
-            raise CommandError(error.code, error.message, 2) from error
-
-    return run
 
 
 def _path(config_path: str | None, file: str | None) -> str:
@@ -61,7 +42,7 @@ def usage() -> None:
 @_config
 @_file
 @_json
-@_refusals
+@coded
 def status(config_path: str | None, file: str | None, as_json: bool) -> None:
     """Size, age and unresolved rows."""
     from sndr.router import usage as door
@@ -82,7 +63,7 @@ def status(config_path: str | None, file: str | None, as_json: bool) -> None:
 )
 @click.option("--since", metavar="WHEN", help="YYYY-MM-DD, an RFC 3339 time, or an age (24h, 7d).")
 @_json
-@_refusals
+@coded
 def report(config_path: str | None, file: str | None, by: str, since: str | None, as_json: bool) -> None:
     """Requests by outcome and tokens, summed."""
     from sndr.router import usage as door
@@ -97,7 +78,7 @@ def report(config_path: str | None, file: str | None, by: str, since: str | None
 @_file
 @click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
 @click.option("--since", metavar="WHEN", help="YYYY-MM-DD, an RFC 3339 time, or an age (24h, 7d).")
-@_refusals
+@coded
 def export(config_path: str | None, file: str | None, form: str, since: str | None) -> None:
     """Every row on standard output, oldest first."""
     from sndr.router import usage as door
@@ -122,7 +103,7 @@ def export(config_path: str | None, file: str | None, form: str, since: str | No
 @click.option("--before", required=True, metavar="WHEN", help="YYYY-MM-DD, an RFC 3339 time, or an age (90d).")
 @_confirm
 @_json
-@_refusals
+@coded
 def prune(config_path: str | None, file: str | None, before: str, confirm: bool, as_json: bool) -> None:
     """Delete resolved rows that are older; unresolved ones always stay."""
     from sndr.router import usage as door
@@ -141,7 +122,7 @@ def prune(config_path: str | None, file: str | None, before: str, confirm: bool,
 @click.option("--backup", metavar="FILE", help="Where the copy of the old ledger goes (default: beside it).")
 @_confirm
 @_json
-@_refusals
+@coded
 def migrate(config_path: str | None, file: str | None, backup: str | None, confirm: bool, as_json: bool) -> None:
     """Bring a ledger of schema 3 to schema 4, with a copy of it first; needs the gateway to be down."""
     from sndr.router import usage as door
@@ -164,7 +145,7 @@ def migrate(config_path: str | None, file: str | None, backup: str | None, confi
 @click.option("--auth-env", metavar="NAME", help="Environment variable with the operator's credential.")
 @_confirm
 @_json
-@_refusals
+@coded
 def reconcile(
     config_path: str | None, file: str | None, url: str | None, auth_env: str | None, confirm: bool, as_json: bool
 ) -> None:
@@ -207,7 +188,7 @@ def _ask_gateway(config_path: str | None, url: str | None, auth_env: str | None)
 @click.option("--since", metavar="WHEN", help="YYYY-MM-DD, an RFC 3339 time, or an age (24h, 7d).")
 @click.option("--family", metavar="NAME", help="Only this model family.")
 @_json
-@_refusals
+@coded
 def coverage(config_path: str | None, file: str | None, since: str | None, family: str | None, as_json: bool) -> None:
     """How the requests to family aliases were decided, and how fast each tier was.
 

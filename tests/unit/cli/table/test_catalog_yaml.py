@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from sndr.cli.main import module_root, run
 from sndr.cli.table import catalog as catalog_module
-from sndr.cli.table.catalog import CatalogError, default_root, load_catalog, parse_yaml
+from sndr.cli.table.catalog import CatalogError, load_catalog, parse_yaml
 from sndr.cli.table.fields import Node
+from sndr.resources import presets_dir
 from tests.support.catalog import FULL, Raw, full, holder_of, render, write
 
 FILE = "models/m.yaml"
@@ -246,7 +247,7 @@ def _shape(node: Node) -> object:
 
 
 def test_both_parsers_read_the_shipped_catalog_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = sorted(Path(default_root()).rglob("*.yaml"))
+    files = sorted(Path(presets_dir()).rglob("*.yaml"))
     assert len(files) == 75
     fast = [_shape(parse_yaml(file.read_bytes())) for file in files]
     monkeypatch.setattr(catalog_module, "_PARSER", None)

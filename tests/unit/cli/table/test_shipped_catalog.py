@@ -2,6 +2,7 @@
 
 from sndr.cli.table.catalog import load_catalog
 from sndr.cli.table.compose import check_evidence, compose_all
+from sndr.cli.table.validate import resolves_in
 
 
 def test_it_loads_and_composes_with_its_archive() -> None:
@@ -21,6 +22,6 @@ def test_the_rule_cites_a_record_of_the_catalog_with_a_computed_gain() -> None:
     assert "K=4 235.9 vs K=1 209.1 at concurrency 8, mode A (+12.8 %)" in cited
     assert record.path in cited
     assert cited.isascii()
-    assert catalog.has_path(record.path)
-    assert not catalog.has_path("presets/evidence/other.yaml")
-    assert not catalog.has_path("presets/../pyproject.toml")
+    assert resolves_in(catalog.root, record.path)
+    assert not resolves_in(catalog.root, "presets/evidence/other.yaml")
+    assert not resolves_in(catalog.root, "presets/../pyproject.toml")
