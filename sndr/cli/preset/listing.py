@@ -24,18 +24,16 @@ from sndr.cli.preset.view import (
     write_json,
 )
 from sndr.cli.table.catalog import Catalog, load_catalog
-from sndr.cli.table.layers import STATUSES, Preset
+from sndr.cli.table.layers import MODES, STATUSES, Preset
 
 __all__ = ["list_presets", "show"]
-
-_MODES = ("latency", "throughput", "structured_throughput", "long_context")
 
 
 @click.command("list", short_help="List the presets that match.")
 @click.option("--family", help="Only presets whose model is of this family (or: unknown).")
 @click.option("--workload", help="Only presets whose card allows this workload (tool_call.short, custom:<word>, ...).")
 @click.option("--hardware", help="Only presets for this hardware.")
-@click.option("--mode", type=click.Choice(_MODES), help="Only presets whose card has this mode.")
+@click.option("--mode", type=click.Choice(MODES), help="Only presets whose card has this mode.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only presets whose card has this status.")
 @click.option("--archive", is_flag=True, help="Include the archived presets.")
 @presets_option

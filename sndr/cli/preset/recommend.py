@@ -21,8 +21,9 @@ from sndr.cli.preset.view import (
 )
 from sndr.cli.table.catalog import Catalog, load_catalog
 from sndr.cli.table.compose import compose_all
-from sndr.cli.table.layers import LOWER_IS_BETTER, METRICS, STATUSES, UNKNOWN_FAMILY, Preset, Rule
-from sndr.contract import CONCURRENCY_MODES, OUTPUT_LENGTHS, WORKLOAD_CLASSES, Decision
+from sndr.cli.table.layers import LOWER_IS_BETTER, METRICS, STATUSES, Preset, Rule
+from sndr.contract import OUTPUT_LENGTHS, UNKNOWN_FAMILY, WORKLOAD_CLASSES, Decision
+from sndr.contract.detect import concurrency_mode
 
 __all__ = ["recommend"]
 
@@ -118,7 +119,14 @@ def _from_words(
         raise click.UsageError(f"--workload {workload} and --expected-length {expected_length} contradict each other")
     known = stem if stem in WORKLOAD_CLASSES else None
     return _Query(
-        word, known, expected_length or suffix or None, _mode(concurrency), concurrency, hardware, model_family, None
+        word,
+        known,
+        expected_length or suffix or None,
+        concurrency_mode(concurrency),
+        concurrency,
+        hardware,
+        model_family,
+        None,
     )
 
 
@@ -148,11 +156,6 @@ def _from_request(
         family,
         decision,
     )
-
-
-def _mode(concurrency: int | None) -> str:
-    single, multi = CONCURRENCY_MODES[0], CONCURRENCY_MODES[1]
-    return multi if concurrency is not None and concurrency >= 2 else single
 
 
 def _matches(rule: Rule, query: _Query) -> bool:

@@ -12,7 +12,8 @@ import click
 from sndr.cli.main import allowed, not_empty
 from sndr.cli.output import CommandError, write_out
 from sndr.cli.table.catalog import Catalog
-from sndr.cli.table.layers import STANDARD_WORKLOADS, UNKNOWN_FAMILY, Preset
+from sndr.cli.table.layers import STANDARD_WORKLOADS, Preset
+from sndr.contract import UNKNOWN_FAMILY
 
 __all__ = [
     "card_json",

@@ -8,15 +8,15 @@ from typing import Any
 
 from sndr import __version__
 from sndr.cli.table import detection
-from sndr.cli.table.catalog import Catalog, CatalogError
-from sndr.cli.table.compose import check_evidence, check_preset, sizing_of, spec_decode_of
-from sndr.cli.table.layers import DEFAULT_SIZING, Preset
+from sndr.cli.table.catalog import Catalog
+from sndr.cli.table.compose import Composed, compose_all
 from sndr.contract import SCHEMA_VERSION, content_sha256
+from sndr.contract.check import ROLES
+from sndr.contract.table import AXES
 from sndr.errors import InputError
 
 __all__ = ["build_table", "generated_at"]
 
-_ROLES = ("default", "structured", "gateway")  # all that schema v1 has; a profile's other roles become null
 _LAST_SECOND = 253402300799  # 9999-12-31T23:59:59Z, the last that ISO 8601 writes with four digits
 
 
@@ -31,13 +31,9 @@ def build_table(catalog: Catalog, vllm_pin: str | None = None) -> dict[str, Any]
         CatalogError: Layers that do not go together, or a rule that its evidence does not carry.
         InputError: ``source_date_epoch_invalid``.
     """
-    findings = [finding for preset in catalog.presets.values() for finding in check_preset(catalog, preset)]
-    findings += check_evidence(catalog)
-    if findings:
-        raise CatalogError(findings)
     content: dict[str, Any] = {
         "vllm_pin": vllm_pin or None,
-        "presets": [_row(catalog, catalog.presets[key]) for key in sorted(catalog.presets)],
+        "presets": [_row(composed) for composed in compose_all(catalog)],
         "routing_rules": [
             {
                 "id": rule.id,
@@ -90,19 +86,16 @@ def generated_at() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _row(catalog: Catalog, preset: Preset) -> dict[str, Any]:
-    model = catalog.models[preset.model]
-    profile = catalog.profiles[preset.profile]
-    spec = spec_decode_of(profile, model)
-    sizing = sizing_of(profile, catalog.hardware[preset.hardware])
+def _row(composed: Composed) -> dict[str, Any]:
+    preset, model, profile = composed.preset, composed.model, composed.profile
     return {
         "preset_key": preset.id,
         "model": model.id,
         "served_model_name": model.served_model_name,
         "model_family": model.model_family,
-        "spec_decode_K": 1 if spec is None else spec.num_speculative_tokens,
-        "max_num_seqs": sizing.get("max_num_seqs") or DEFAULT_SIZING["max_num_seqs"],
-        "role": profile.role if profile.role in _ROLES else None,
+        "spec_decode_K": composed.spec_decode_K,
+        "max_num_seqs": composed.max_num_seqs,
+        "role": profile.role if profile.role in ROLES else None,  # schema v1 has no others
         "intended_workloads": list(profile.intended_workloads),
         "default_for_family": preset.default_for_family,
     }
@@ -110,5 +103,4 @@ def _row(catalog: Catalog, preset: Preset) -> dict[str, Any]:
 
 def _cell(cell: Any) -> dict[str, list[str]]:
     """Return the axes in their published order; an absent axis admits anything."""
-    axes = ("workload_class", "expected_output_length", "concurrency_mode")
-    return {axis: list(cell[axis]) for axis in axes if axis in cell}
+    return {axis: list(cell[axis]) for axis in AXES if axis in cell}

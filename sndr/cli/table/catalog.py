@@ -17,7 +17,6 @@ import yaml
 from sndr.cli.table import layers
 from sndr.cli.table.fields import MAPPING, SCALAR, SEQUENCE, Block, Finding, Node, Sink, hint
 from sndr.cli.table.layers import (
-    UNKNOWN_FAMILY,
     Evidence,
     Family,
     Gap,
@@ -28,10 +27,11 @@ from sndr.cli.table.layers import (
     Rule,
     SpecDecode,
 )
+from sndr.contract import UNKNOWN_FAMILY
 from sndr.errors import InputError
 from sndr.resources import presets_dir
 
-__all__ = ["MAX_FILE_BYTES", "Catalog", "CatalogError", "Place", "default_root", "load_catalog", "parse_yaml"]
+__all__ = ["MAX_FILE_BYTES", "Catalog", "CatalogError", "Place", "load_catalog", "parse_yaml"]
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 24
@@ -110,18 +110,6 @@ class Catalog(NamedTuple):
         """Return a finding about a key of a file that was read without one."""
         line, column, _ = _locate(self.root, file, path)
         return Finding(self.shown_path(file), line, column, path, message)
-
-    def has_path(self, path: str) -> bool:
-        """Tell whether a path as an evidence string cites it (``presets/...``) is a file of this catalog."""
-        parts = path.split("/")
-        if parts[0] != "presets" or len(parts) < 2 or not all(part not in ("", ".", "..") for part in parts):
-            return False
-        return os.path.isfile(os.path.join(self.root, *parts[1:]))
-
-
-def default_root() -> str:
-    """Return the catalog that comes with the package: ``presets/`` of a checkout, or the copy inside a wheel."""
-    return presets_dir()
 
 
 # ---------------------------------------------------------------------------------------------------------------- YAML
@@ -436,13 +424,13 @@ def load_catalog(root: str | os.PathLike[str] | None = None, *, archive: bool = 
     """Read a catalog.
 
     Args:
-        root: Its folder; the packaged catalog when None.
+        root: Its folder; the shipped catalog when None.
         archive: Read the archived presets and profiles too.
 
     Raises:
         CatalogError: Something in it is wrong: a file, a field, or a pointer from one entry to another.
     """
-    folder = default_root() if root is None else os.fspath(root)
+    folder = presets_dir() if root is None else os.fspath(root)
     loader = _Loader(folder, _shown(folder, given=root is not None))
     if not os.path.isdir(folder):
         loader.add("", "is not a folder; name the folder that holds models, hardware, profiles, presets and routing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sndr.contract.check import PRIORITIES
 from sndr.contract.detect import (
     MEDIUM_MAX_TOKENS,
     MULTI_CONC_MIN_IN_FLIGHT,
@@ -14,20 +15,18 @@ from sndr.contract.detect import (
 __all__ = ["concurrency_mode_detection", "fallback", "length_detection", "workload_class_detection"]
 
 _TRIGGERS = {
-    "tool_call": (100, "tools is an array with at least one element; nothing else is looked at"),
-    "structured_json": (90, "response_format.type is exactly json_object or json_schema"),
-    "summarization": (
-        50,
-        f"no tools, response_format absent or text, input tokens > {SUMMARIZATION_RATIO} * output budget, both known",
-    ),
-    "code_gen": (40, "the caller's hint category is code"),
-    "free_chat": (0, "everything else, also a body that is not an object"),
+    "tool_call": "tools is an array with at least one element; nothing else is looked at",
+    "structured_json": "response_format.type is exactly json_object or json_schema",
+    "summarization": "no tools, response_format absent or text,"
+    f" input tokens > {SUMMARIZATION_RATIO} * output budget, both known",
+    "code_gen": "the caller's hint category is code",
+    "free_chat": "everything else, also a body that is not an object",
 }
 
 
 def workload_class_detection() -> dict[str, Any]:
     """Return the classes with their triggers, highest priority first: the first trigger that holds wins."""
-    classes = {name: {"trigger": trigger, "priority": priority} for name, (priority, trigger) in _TRIGGERS.items()}
+    classes = {name: {"trigger": _TRIGGERS[name], "priority": priority} for name, priority in PRIORITIES.items()}
     return {"evaluation_order": list(classes), "classes": classes}
 
 

@@ -24,6 +24,7 @@ from sndr.cli.table.fields import (
     Prose,
     Text,
 )
+from sndr.contract import CONCURRENCY_MODES, OUTPUT_LENGTHS, UNKNOWN_FAMILY, WORKLOAD_CLASSES
 
 __all__ = [
     "DEFAULT_SIZING",
@@ -34,12 +35,12 @@ __all__ = [
     "LOWER_IS_BETTER",
     "METRICS",
     "MODEL",
+    "MODES",
     "PRESET",
     "PROFILE",
     "RULES",
     "STANDARD_WORKLOADS",
     "STATUSES",
-    "UNKNOWN_FAMILY",
     "WORKLOADS",
     "Evidence",
     "Family",
@@ -52,7 +53,6 @@ __all__ = [
     "SpecDecode",
 ]
 
-UNKNOWN_FAMILY = "unknown"
 STANDARD_WORKLOADS = (
     "free_chat",
     "structured_json.short",
@@ -65,6 +65,8 @@ STANDARD_WORKLOADS = (
 )
 #: Card statuses, the one to recommend first in front.
 STATUSES = ("production", "production_candidate", "qa", "experimental", "bench_pending", "example", "deprecated")
+#: What a preset is made for.
+MODES = ("latency", "throughput", "structured_throughput", "long_context")
 #: Kinds of metric; a rate is better when higher, a time when lower.
 METRICS = ("agg_TPS", "decode_TPS", "TTFT_ms", "TPOT_ms", "elapsed_s")
 LOWER_IS_BETTER = frozenset({"TTFT_ms", "TPOT_ms", "elapsed_s"})
@@ -288,7 +290,7 @@ _CARD = Block(
         Field("status", Choice(*STATUSES)),
         Field("audience", Choice("operator", "qa", "bench", "dev")),
         Field("maturity", Choice("draft", "tested", "validated")),
-        Field("mode", Choice("latency", "throughput", "structured_throughput", "long_context")),
+        Field("mode", Choice(*MODES)),
         Field("engine", Choice("vllm", "llama-cpp")),
         Field("workload_allow", ListOf(_WORKLOAD, low=1)),
         Field("workload_deny", ListOf(_WORKLOAD), required=False, default=()),
@@ -402,11 +404,11 @@ _WHEN = Block(
     [
         Field(
             "workload_class",
-            ListOf(Choice("tool_call", "structured_json", "summarization", "code_gen", "free_chat"), low=1),
+            ListOf(Choice(*WORKLOAD_CLASSES), low=1),
             required=False,
         ),
-        Field("expected_output_length", ListOf(Choice("short", "medium", "long"), low=1), required=False),
-        Field("concurrency_mode", ListOf(Choice("single_stream", "multi_conc"), low=1), required=False),
+        Field("expected_output_length", ListOf(Choice(*OUTPUT_LENGTHS), low=1), required=False),
+        Field("concurrency_mode", ListOf(Choice(*CONCURRENCY_MODES), low=1), required=False),
     ]
 )
 RULES = Block(

@@ -46,7 +46,7 @@ def hash_remark(table: Mapping[str, Any]) -> str | None:
 
 def resolves_in(catalog_dir: str, path: str) -> bool:
     """Whether an evidence path (``presets/...``) is a file of the catalog."""
-    folder, _, rest = path.partition("/")
-    if folder != "presets" or ".." in rest.split("/"):
+    folder, *rest = path.split("/")
+    if folder != "presets" or not rest or any(part in ("", ".", "..") for part in rest):
         return False
-    return os.path.isfile(os.path.join(catalog_dir, rest))
+    return os.path.isfile(os.path.join(catalog_dir, *rest))
