@@ -38,7 +38,8 @@ __all__ = [
 
 DEFAULT_URL: Final = "http://127.0.0.1:8710"
 OPERATOR_TOKEN_ENV: Final = "SNDR_ROUTER_OPERATOR_TOKEN"  # noqa: S105 - the name of a variable
-ANSWER_MAX_BYTES: Final = 262_144
+ANSWER_MAX_BYTES: Final = 1_048_576
+"""The largest answer shows an authority file (256 KiB) and 64 tiers, each with what its server advertises (8 KiB)."""
 _MARGIN_S: Final = 10.0
 _CONNECT_S: Final = 5.0
 _APPLY_OVERHEAD_S: Final = 30.0

@@ -255,6 +255,7 @@ class RoutesWorld:
         }
         self.log: list[tuple[str, Mapping[str, object]]] = []
         self.leases: list[Lease] = []
+        self.tier_view: Callable[[str], dict[str, Any]] = lambda tier_id: {"id": tier_id}
         self._ids = itertools.count()
         self.loop.set_exception_handler(self._broke)
         self.start(record)
@@ -303,7 +304,7 @@ class RoutesWorld:
             clock=self.clock,
             new_id=lambda: f"{next(self._ids):08x}-0000-4000-8000-000000000000",
             run_id="run",
-            tier_view=lambda tier_id: {"id": tier_id},
+            tier_view=lambda tier_id: self.tier_view(tier_id),
             listeners=lambda: [Listener("127.0.0.1:8710", "127.0.0.1", 8710, None)],
             others={},
             own_hosts=frozenset(),

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from sndr.router.core.projection import UPSTREAM, Tier
+from sndr.router.core.receipt import OBSERVED_MAX, kept_names
 
 __all__ = [
     "Observation",
@@ -29,7 +30,6 @@ __all__ = [
     "step",
 ]
 
-OBSERVED_MODELS_MAX: Final = 16
 #: What a name may be so that it can be shown, and kept in the receipt of what it proves.
 _SHOWABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,2048}")
 _CONTEXT_KEYS: Final = ("max_model_len", "context_window", "context_length")
@@ -62,7 +62,7 @@ class Observation:
     Attributes:
         passed: Everything that the tier's definition asks for was shown.
         reason: The last thing that was shown, or the first that was not.
-        models: Ids that the server advertises, at most 16; empty when the list was not read.
+        models: Ids that the server advertises, as many as `receipt.kept_names` keeps; empty when the list was not read.
         context_limit: Context length that the server advertises for the tier's model.
     """
 
@@ -169,9 +169,9 @@ def judge_models(tier: Tier, status: int, body: bytes) -> Observation:
     entries = _entries(body)
     if entries is None:
         return Observation(False, Reason.IDENTITY_MALFORMED)
-    models = tuple(entries)[:OBSERVED_MODELS_MAX]
+    models = kept_names(entries)
     if tier.model is not None and tier.model in entries and tier.model not in models:
-        models = (tier.model, *models[:-1])  # what is proven is always among what was seen
+        models = (tier.model, *models[: OBSERVED_MAX - 1])  # what is proven is always among what was seen
     limit = entries.get(tier.model) if tier.model is not None else None
     if not tier.model_identity:
         return Observation(True, Reason.HEALTH_PASSED, models, limit)

@@ -146,7 +146,8 @@ class Identity:
 
 
 def kept_names(names: Iterable[str]) -> tuple[str, ...]:
-    """As many of the advertised names as a receipt may hold: what servers say must never make it too large to write."""
+    """As many of the advertised names as are kept: what servers say makes no receipt too large to write, and no view of
+    64 tiers too large to read."""
     kept: list[str] = []
     left_bytes = OBSERVED_BYTES_MAX
     for name in names:

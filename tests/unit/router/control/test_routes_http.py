@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from sndr.router.client import ANSWER_MAX_BYTES
 from sndr.router.control.api import Management
 from sndr.router.control.quiescence import Quiescence
+from sndr.router.core import projection
+from sndr.router.core.projection import Projection
+from sndr.router.core.readiness import Reason, TierReadiness, judge_models
 from sndr.router.metrics import Metrics
 from sndr.router.ports import ManagementRequest, ManagementResponse
 from sndr.router.wire import boot
@@ -23,8 +27,8 @@ MOVE = {"op": "alias_update", "aliases": {"x": {"tier": "b"}}}
 class Api:
     """The management API over a world without disk, sockets or waiting."""
 
-    def __init__(self) -> None:
-        self.world = RoutesWorld()
+    def __init__(self, routes: Projection | None = None) -> None:
+        self.world = RoutesWorld(routes)
         self.audited: list[dict[str, Any]] = []
         self.audit_fails = False
         world = self.world
@@ -262,3 +266,38 @@ def test_every_call_for_a_change_leaves_a_record_of_metadata(api: Api) -> None:
     assert [(one["revision_before"], one["revision_after"]) for one in api.audited] == [(1, 1), (1, 2), (2, 2), (2, 2)]
     assert {one["credential"] for one in api.audited} == {"operator"}
     assert "secret" not in str(api.audited)
+
+
+@pytest.mark.req("R96")
+def test_the_largest_view_is_one_that_the_client_reads() -> None:
+    """64 tiers as large as the routes may be, before and after a change, and servers that advertise all they can."""
+    padding = "p" * (projection.PROJECTION_BYTES_MAX // 64 - 900)
+    tiers = {
+        f"t{number:02}": {
+            "base_url": f"http://127.0.0.1:{9000 + number}/{padding}",
+            "model": "m" * 400,
+            "health_path": "/health",
+        }
+        for number in range(64)
+    }
+    made = Api(projection.parse({"aliases": {"x": {"tier": "t00"}}, "tiers": tiers}, fill=True))
+    world = made.world
+    assert 0.8 < len(world.boot.encoded) / projection.PROJECTION_BYTES_MAX <= 1
+    names = [*(f"{number:02}" + "n" * 1_998 for number in range(99)), "m" * 400]
+    models = json.dumps({"data": [{"id": name} for name in names]}).encode()
+
+    def state(tier_id: str, _generation: int) -> TierReadiness:
+        return TierReadiness(
+            True, Reason.IDENTITY_PASSED, models=judge_models(world.boot.tiers[tier_id], 200, models).models
+        )
+
+    world.prober.state = state  # type: ignore[method-assign]
+    world.tier_view = made.management.tier_view
+    move = {"op": "alias_update", "aliases": {"x": {"tier": "t01"}}}
+    preview = json.loads(made.call("POST", "/v1/admin/routes/preview", move).body)
+    wanted = {"preview_id": preview["preview_id"], "preview_sha256": preview["preview_sha256"], "confirm": True}
+    assert made.call("POST", "/v1/admin/routes/apply", wanted).status == 200
+    view = made.call("GET", "/v1/admin/routes").body
+    assert [len(tier["observed_models"]) for tier in json.loads(view)["tiers"]] == [3] * 64
+    assert 262_144 < len(view) <= ANSWER_MAX_BYTES
+    made.world.close()

@@ -146,3 +146,11 @@ def test_a_proof_about_a_tier_that_is_not_probed_is_shown_and_decides_nothing(se
 def test_a_proof_that_this_process_could_not_make_changes_nothing() -> None:
     state = run(PASSED)
     assert proven(state, Observation(False, Reason.NO_RESOURCES), at=9.0) == replace(state, checked_at=9.0)
+
+
+def test_long_names_are_kept_as_far_as_a_view_has_room() -> None:
+    seen = judge_models(TIER, 200, models(*(f"{number}" * 2_000 for number in range(9)), "m1"))
+    assert (seen.reason, seen.models) == (Reason.IDENTITY_PASSED, ("0" * 2_000, "1" * 2_000, "m1"))
+    assert judge_models(replace(TIER, model="8" * 2_000), 200, models(*seen.models, "8" * 2_000)).models == (
+        "8" * 2_000, *seen.models
+    )  # fmt: skip
