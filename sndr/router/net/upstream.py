@@ -2,14 +2,20 @@
 
 The pool never retries. It says whether a failure happened on a connection that had been used before and before any
 byte of the response, which is the only case in which sending the request again cannot repeat work.
+
+A request that finds no idle connection waits for a new one, and takes one that becomes free before that: in a burst of
+short answers many need not connect at all. Every waiting request has a connect of its own on the way, so that none
+depends on the answers of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -25,6 +31,8 @@ CONNECT_S: Final = 5.0
 LARGE_READ: Final = 65_536
 """Bytes at once from which a server is taken to send faster than its share."""
 IDLE_MAX: Final = 1024
+DIALS_PER_ROUND: Final = 4
+"""So many connects begin in one round of the loop: answers of a burst come in between, and free connections."""
 
 
 class Failure(Enum):
@@ -91,13 +99,14 @@ class Origin:
 class Call:
     """One exchange from the client's side: what can be done to it while it runs."""
 
-    __slots__ = ("client", "connection", "data", "source")
+    __slots__ = ("client", "connection", "data", "source", "waits_in")
 
     def __init__(self, client: UpstreamClient, data: bytes, source: Source | None) -> None:
         self.client: UpstreamClient | None = client
         self.data = data
         self.source = source
         self.connection: UpstreamConnection | None = None
+        self.waits_in: OrderedDict[Call, None] | None = None
 
     def is_wanted(self) -> bool:
         """Whether somebody still waits for the response."""
@@ -108,6 +117,9 @@ class Call:
         self.client = None
         self.data = b""
         self.source = None
+        waits_in, self.waits_in = self.waits_in, None
+        if waits_in is not None:
+            del waits_in[self]
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abandon()
@@ -338,6 +350,25 @@ class UpstreamConnection(asyncio.Protocol):
             feed.cancel()
 
 
+class _Dial:
+    """A connection on its way.
+
+    Attributes:
+        call: Who needs this one; None where it is for whoever waits.
+        deadline: When the address that is being tried is given up.
+        expired: It was given up.
+        task: What tries.
+    """
+
+    __slots__ = ("call", "deadline", "expired", "task")
+
+    def __init__(self, call: Call | None) -> None:
+        self.call = call
+        self.deadline = math.inf
+        self.expired = False
+        self.task: asyncio.Task[None] | None = None
+
+
 class UpstreamPool:
     """Connections to one origin.
 
@@ -351,10 +382,14 @@ class UpstreamPool:
 
     __slots__ = (
         "_addresses",
-        "_connecting",
+        "_begun",
+        "_dialing",
+        "_dials",
         "_idle",
+        "_literal",
         "_origin",
         "_ticker",
+        "_waiting",
         "_watching",
         "active",
         "closed",
@@ -372,7 +407,11 @@ class UpstreamPool:
         self._origin = origin
         self._ticker = ticker
         self._idle: list[UpstreamConnection] = []
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._waiting: OrderedDict[Call, None] = OrderedDict()
+        self._dials: set[_Dial] = set()
+        self._dialing = 0  # of these, those that are for whoever waits
+        self._begun = 0  # of these, those that began in this round of the loop
+        self._literal = _literal(origin.host)
         self._addresses: frozenset[str] = frozenset()
         self._watching = False
         self.memory: Final = HeadMemory()
@@ -405,21 +444,25 @@ class UpstreamPool:
                 continue
             connection.send(call)
             return call
-        task = self.loop.create_task(self._connect(call))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        if fresh:
+            self._dial(call)
+        else:
+            self._waiting[call] = None
+            call.waits_in = self._waiting
+            self._dial_for_waiting()
         return call
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Take a connection back."""
+        """Take a connection that is free: whoever has waited longest gets it."""
+        if self._waiting:
+            connection.send(self._first_waiting())
+            return
         if self.closed or len(self._idle) >= IDLE_MAX:
             connection.close()
             return
         connection.idle_since = self._ticker.now
         self._idle.append(connection)
-        if not self._watching:
-            self._watching = True
-            self._ticker.watch(self)
+        self._watch()
 
     def forget(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
@@ -427,12 +470,17 @@ class UpstreamPool:
             self._idle.remove(connection)
 
     def tick(self, now: float) -> None:
-        """Retire connections before their server does."""
+        """Retire connections before their server does; give up connects that take too long."""
         idle = self._idle
         # The oldest are at the front: they are taken from the back.
         while idle and now - idle[0].idle_since > IDLE_S:
             idle.pop(0).close()
-        if not idle:
+        for dial in self._dials:
+            if now >= dial.deadline and not dial.expired:
+                assert dial.task is not None
+                dial.expired = True
+                dial.task.cancel()
+        if not idle and not self._dials:
             self._watching = False
             self._ticker.unwatch(self)
 
@@ -442,49 +490,99 @@ class UpstreamPool:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        for task in tuple(self._connecting):
-            task.cancel()
+        for dial in self._dials:
+            if dial.call is None and not self._waiting and dial.task is not None:
+                dial.task.cancel()
 
-    async def _connect(self, call: Call) -> None:
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._ticker.watch(self)
+
+    def _first_waiting(self) -> Call:
+        call, _ = self._waiting.popitem(last=False)
+        call.waits_in = None
+        return call
+
+    def _dial_for_waiting(self) -> None:
+        """Have a connect on its way for each who waits, a few more in each round of the loop."""
+        while self._dialing < len(self._waiting) and self._begun < DIALS_PER_ROUND:
+            if not self._begun:
+                self.loop.call_soon(self._next_round)
+            self._begun += 1
+            self._dial(None)
+
+    def _next_round(self) -> None:
+        self._begun = 0
+        self._dial_for_waiting()
+
+    def _dial(self, call: Call | None) -> None:
+        dial = _Dial(call)
+        self._dials.add(dial)
+        if call is None:
+            self._dialing += 1
+        self._watch()
+        dial.task = self.loop.create_task(self._connect(dial))
+
+    async def _connect(self, dial: _Dial) -> None:
+        connection: UpstreamConnection | None = None
         failure = Failure.UNREACHABLE
         try:
-            addresses = await self._resolve()
-            for family, address in addresses:
-                if not call.is_wanted():
-                    return
-                try:
-                    async with asyncio.timeout(CONNECT_S):
-                        connection = await self._open(family, address)
-                except OSError as error:  # a TimeoutError is one
-                    if error.errno in (errno.EMFILE, errno.ENFILE):
-                        failure = Failure.EXHAUSTED
-                        break
-                    continue
-                self.opened += 1
-                if call.is_wanted():
-                    connection.send(call)
-                else:
-                    self.keep(connection)
-                return
+            connection = await self._reach(dial)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 failure = Failure.EXHAUSTED
         except UnicodeError:
             pass  # a name that cannot be a host name
-        client, call.client = call.client, None
-        if client is not None:
+        finally:
+            self._dials.discard(dial)
+            if dial.call is None:
+                self._dialing -= 1
+        call = dial.call
+        if connection is not None:
+            self.opened += 1
+            if call is not None and call.is_wanted():
+                connection.send(call)
+            else:
+                self.keep(connection)
+            return
+        if call is None and self._dialing < len(self._waiting):
+            call = self._first_waiting()
+            self._dial_for_waiting()
+        if call is not None and call.client is not None:
+            client, call.client = call.client, None
             client.upstream_failed(failure, may_retry=False)
+
+    async def _reach(self, dial: _Dial) -> UpstreamConnection | None:
+        """A connection to the first address that takes one; None when nobody wants it any more.
+
+        Raises:
+            OSError: No address does, or no descriptor is left.
+            UnicodeError: The name cannot be a host name.
+        """
+        last: OSError | None = None
+        for family, address in self._literal or await self._resolve():
+            call = dial.call
+            if not (call.is_wanted() if call is not None else self._dialing <= len(self._waiting)):
+                return None
+            dial.deadline = self._ticker.now + CONNECT_S
+            try:
+                return await self._open(family, address)
+            except asyncio.CancelledError:
+                assert dial.task is not None
+                if not dial.expired or dial.task.uncancel():
+                    raise
+                dial.expired = False
+                last = TimeoutError(errno.ETIMEDOUT, "no answer to the connect")
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                last = error
+        raise last or OSError(errno.EADDRNOTAVAIL, "the name has no address")
 
     async def _resolve(self) -> list[tuple[int, str]]:
         """Addresses of the origin, looked up off the loop; those that vanished retire their idle connections."""
-        host = self._origin.host
-        for family in (socket.AF_INET, socket.AF_INET6):
-            try:
-                socket.inet_pton(family, host)
-            except OSError:
-                continue
-            return [(family, host)]
-        found = await self.loop.getaddrinfo(host, self._origin.port, type=socket.SOCK_STREAM)
+        found = await self.loop.getaddrinfo(self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
         addresses = [(int(family), str(address[0])) for family, _, _, _, address in found]
         now = frozenset(address for _, address in addresses)
         if now != self._addresses:
@@ -507,3 +605,14 @@ class UpstreamPool:
             server_hostname=origin.host if origin.tls is not None else None,
         )
         return connection
+
+
+def _literal(host: str) -> list[tuple[int, str]] | None:
+    """The address that the host is; None where it is a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, UnicodeError):
+            continue
+        return [(family, host)]
+    return None
