@@ -12,6 +12,9 @@ what an operator asserted. It cannot see which weights were loaded, and nothing 
 
 Any failure ends the script with the tier still held, and with what the gateway offers next. Nothing is rolled back and
 nothing is tried again: that is a person's decision. Exit 0 only if the transaction is completed.
+
+`--go-on` takes up the very change that an earlier run left held, whatever ended that run or the gateway since. It waits
+for the drain and then runs all three commands: one that was run before must do no harm when it is run again.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ def observed(command: str) -> dict[str, Any]:
     """What the observer says about the container."""
     text = subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S602 - the operator's own command
     container: dict[str, Any] = json.loads(text)
+    if not isinstance(container, dict):
+        raise ValueError("the observer must print one JSON object")  # noqa: TRY004 - what was printed, not a wrong call
     container.setdefault("observed_at", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     return container
 
@@ -66,25 +71,55 @@ def apply(client: Client, change: dict[str, Any], drain_timeout_s: int, verify_t
     return receipt
 
 
-def promote(client: Client, options: argparse.Namespace) -> dict[str, Any]:
-    """The whole order; raises where it stops."""
+def prepare(client: Client, options: argparse.Namespace) -> dict[str, Any]:
+    """Hold the tier and drain it; the resume that will be due."""
     change = {"op": "tier_replacement", "tiers": {options.tier: dict(options.set)}, "mode": "prepare", "managed": True}
     prepared = apply(client, change, options.drain_timeout, options.verify_timeout)
     if not (prepared["held"] and prepared["drain"] and prepared["drain"]["complete"]):
         raise RuntimeError("the tier is not drained")
-    say("prepared", f"transaction {prepared['transaction_id']}, held {prepared['scope']}, nobody was cut")
+    cut = prepared["streams"]["cut"]
+    say("prepared", f"transaction {prepared['transaction_id']}, held {prepared['scope']}, {cut} streams cut")
+    return {"op": "resume", "transaction_id": prepared["transaction_id"]}
+
+
+def take_up(client: Client, options: argparse.Namespace) -> dict[str, Any]:
+    """The resume of the change that an earlier run left held, drained by now."""
+    view = client.routes().document
+    open_ = view["transaction"]
+    wanted = {"kind": "tier_replacement", "tiers": {options.tier: dict(options.set)}}
+    if open_ is None or open_["state"] != "held" or not open_["managed"] or open_["change"] != wanted:
+        raise RuntimeError("there is no held change of this tier and with these settings to go on with")
+    drain = client.drain_wait(options.drain_timeout).document
+    if not drain["complete"]:
+        raise RuntimeError(f"not drained: {drain['leases']} run, {drain['unresolved']} rows of the ledger have no end")
+    say("taken up", f"transaction {open_['id']}, held {open_['scope']}, drained")
+    if view["attention"] is None:
+        return {"op": "resume", "transaction_id": open_["id"]}
+    return {"op": "recover", "action": "resume", "transaction_id": open_["id"]}
+
+
+def promote(client: Client, options: argparse.Namespace, campaign: dict[str, str]) -> dict[str, Any]:
+    """The whole order; raises where it stops."""
+    resume = take_up(client, options) if options.go_on else prepare(client, options)
     for step, command in (("unload", options.unload), ("load", options.load)):
         say(step, command)
         subprocess.run(command, shell=True, check=True)  # noqa: S602 - the operator's own command
     container = observed(options.observe)
-    say("observed", f"{container['container_id'][:12]} says that it serves {container['served_model']}")
-    campaign = {"id": options.campaign, "sha256": hashlib.sha256(options.campaign_file.read_bytes()).hexdigest()}
-    resume = {
-        "op": "resume",
-        "transaction_id": prepared["transaction_id"],
-        "evidence": {"campaign": campaign, "containers": {options.tier: container}},
-    }
-    return apply(client, resume, options.drain_timeout, options.verify_timeout)
+    say("observed", f"{container.get('container_id')} says that it serves {container.get('served_model')}")
+    evidence = {"campaign": campaign, "containers": {options.tier: container}}
+    return apply(client, {**resume, "evidence": evidence}, options.drain_timeout, options.verify_timeout)
+
+
+def stopped(client: Client, why: str) -> int:
+    """Say why, and how things stand as far as the gateway answers."""
+    print(f"stopped: {why}", file=sys.stderr)
+    try:
+        view = client.routes().document
+    except SndrError as error:
+        print(f"how things stand is unknown, ask again: {error.code}: {error}", file=sys.stderr)
+    else:
+        print(f"state {view['state']}, held {view['held_tiers']}, next {view['next']}", file=sys.stderr)
+    return 1
 
 
 def main() -> int:
@@ -100,18 +135,25 @@ def main() -> int:
     parser.add_argument("--observe", required=True, metavar="COMMAND")
     parser.add_argument("--drain-timeout", type=int, default=300)
     parser.add_argument("--verify-timeout", type=int, default=60)
+    parser.add_argument("--go-on", action="store_true", help="with the held change of an earlier run")
     options = parser.parse_args()
-    with Client(options.url, os.environ.get(OPERATOR_TOKEN_ENV)) as client:
+    try:  # before anything is held: what would be missing at the end
+        campaign = {"id": options.campaign, "sha256": hashlib.sha256(options.campaign_file.read_bytes()).hexdigest()}
+        gateway = Client(options.url, os.environ.get(OPERATOR_TOKEN_ENV))
+    except (OSError, SndrError) as error:
+        parser.error(str(error))
+    with gateway as client:
         try:
-            receipt = promote(client, options)
+            receipt = promote(client, options, campaign)
+        except KeyboardInterrupt:
+            return stopped(client, "interrupted")
         except (SndrError, RuntimeError, OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
-            print(f"stopped: {getattr(error, 'code', type(error).__name__)}: {error}", file=sys.stderr)
-            view = client.routes().document
-            print(f"state {view['state']}, held {view['held_tiers']}, next {view['next']}", file=sys.stderr)
-            return 1
+            return stopped(client, f"{getattr(error, 'code', type(error).__name__)}: {error}")
+        if receipt["state"] != "completed":
+            return stopped(client, f"the transaction is {receipt['state']}")
     say("done", f"revision {receipt['changed']['to']['route_revision']}, proves {receipt['proves']}")
     print(json.dumps(receipt))
-    return 0 if receipt["state"] == "completed" else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cli import ROOT, environment
 from tests.support.gateway import CREDENTIALS
-from tests.support.live import Liar, Operator, RefusedError, live, refused
+from tests.support.live import Liar, Live, Operator, RefusedError, live, refused
 from tests.support.synthetic import Synthetic
 
 SCRIPT = ROOT / "docs" / "examples" / "promote.py"
@@ -118,6 +118,75 @@ def test_the_script_of_the_page_promotes_a_model(tmp_path: Path) -> None:
         assert "state held, held ['a'], next ['resume', 'cancel']" in done.stderr
         assert operator.view()["route_revision"] == 2
         assert CREDENTIALS["OPERATOR_KEY"] not in out + err + done.stdout + done.stderr
+
+
+def script(plane: Live, url: str, plan: Path, **commands: str) -> list[str]:
+    """The words that promote tier `a` to m2; `commands` replace those of the owner."""
+    about = json.dumps({key: value for key, value in container().items() if key != "observed_at"})
+    words = {"unload": "true", "load": "true", "observe": shlex.join(["echo", about]), **commands}
+    return [
+        sys.executable, str(SCRIPT), "--url", url, "--tier", "a", "--set", "model=m2",
+        "--set", f"base_url={plane.servers['m2'].base_url}", "--campaign", "night-7", "--campaign-file", str(plan),
+        *(word for step, command in words.items() for word in (f"--{step}", command)),
+    ]  # fmt: skip
+
+
+def ran(words: list[str]) -> subprocess.CompletedProcess[str]:
+    env = environment(SNDR_ROUTER_OPERATOR_TOKEN=CREDENTIALS["OPERATOR_KEY"], PYTHONPATH=str(ROOT))
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.scenario("S4", "S8")
+@pytest.mark.req("R103", "R104", "R105", "R61", "R77")
+def test_a_script_that_was_killed_at_any_step_is_gone_on_with(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    with live(tmp_path, spare=["m2"]) as plane:
+        for step in ("unload", "load", "observe"):
+            with plane.serving() as (gateway, operator, user):
+                assert user.ask("x").json()["model"] == "m1"
+                killed = script(plane, operator.url, plan, **{step: "kill -9 $PPID"})
+                assert ran(killed).returncode == -9
+                again = ran(script(plane, operator.url, plan))
+                assert (again.returncode, "transaction_in_progress" in again.stderr) == (1, True), again.stderr
+                assert "state held, held ['a'], next ['resume', 'cancel']" in again.stderr
+                other = script(plane, operator.url, plan)
+                other[other.index("model=m2")] = "model=m3"
+                assert "no held change of this tier" in ran([*other, "--go-on"]).stderr
+                assert operator.view()["state"] == "held"
+                gateway.process.kill()  # and the gateway with it
+                gateway.process.wait(30)
+            with plane.serving() as (_, operator, user):
+                assert operator.view()["attention"] == "interrupted"
+                assert user.ask("x").json()["error"]["code"] == "held"
+                done = ran([*script(plane, operator.url, plan), "--go-on"])
+                assert done.returncode == 0, done.stderr
+                receipt = json.loads(done.stdout.splitlines()[-1])
+                assert (receipt["state"], receipt["authorizes"]) == ("completed", [])
+                assert user.ask("x").json()["model"] == "m2"
+                again = ran([*script(plane, operator.url, plan), "--go-on"])
+                assert (again.returncode, "no held change" in again.stderr) == (1, True)
+                assert operator.change(op="rollback")["state"] == "completed"
+
+
+@pytest.mark.req("R103", "R104")
+def test_the_script_finds_what_it_lacks_before_it_holds_anything(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    with live(tmp_path, spare=["m2"]) as plane, plane.serving() as (gateway, operator, _):
+        assert ran(script(plane, operator.url, plan)).returncode == 2
+        assert ran(script(plane, "ftp://nowhere", plan)).returncode == 2
+        assert operator.view()["transaction"] is None
+        plan.write_text("{}")
+        for observer in ("echo []", "echo '{}'", "echo nonsense", "echo '{\"container_id\": 5}'", "false"):
+            done = ran(script(plane, operator.url, plan, observe=observer))
+            assert (done.returncode, done.stderr.startswith("stopped: ")) == (1, True), done.stderr
+            assert "state held, held ['a'], next ['resume', 'cancel']" in done.stderr
+            operator.change(op="cancel", transaction_id=operator.view()["transaction"]["id"])
+        assert operator.view()["route_revision"] == 1
+        done = ran(script(plane, operator.url, plan, load=f"kill -9 {gateway.process.pid}"))
+        assert (done.returncode, "how things stand is unknown" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.scenario("S4")
