@@ -3,13 +3,15 @@
     python -m tests.storm --minutes 30 --seed 1 --keep DIR
 
 Storms of a minute, one seed after the other; each result is a line of DIR/storms.jsonl, and a command that is started
-again goes on after the last. `--replay SEED` repeats one. Exit 1 if anything was violated.
+again goes on after the last. A storm that violated anything leaves its files and everything that was judged in
+DIR/seed-N. `--replay SEED` repeats one. Exit 1 if anything was violated.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,12 +20,28 @@ from typing import Any
 from tests.storm.storm import Storm, secrets_in
 
 
-def storm(seed: int, seconds: float) -> dict[str, Any]:
+def storm(seed: int, seconds: float, keep: Path | None) -> dict[str, Any]:
     """One storm in a directory of its own, as a line of the results."""
     with tempfile.TemporaryDirectory(prefix="sndr-storm-") as folder:
-        report = Storm(Path(folder) / "storm", seed, seconds).run()
+        one = Storm(Path(folder) / "storm", seed, seconds)
+        report = one.run()
         found = [f"INV-24: {name} contains a credential" for name in secrets_in(Path(folder))]
-    return {**vars(report), "violations": [*report.violations, *found]}
+        violations = [*report.violations, *found]
+        if violations and keep is not None:
+            left = keep / f"seed-{seed}"
+            shutil.copytree(folder, left, dirs_exist_ok=True)
+            (left / "violations.txt").write_text("".join(f"{text}\n" for text in violations))
+            (left / "judged.json").write_text(json.dumps(one.evidence()))
+    return {**vars(report), "violations": violations}
+
+
+def results(kept: Path) -> list[dict[str, Any]]:
+    """The lines so far; one that a kill cut short is taken away, and its storm is made again."""
+    if not kept.exists():
+        return []
+    whole = [text for text in kept.read_text().splitlines(keepends=True) if text.endswith("\n")]
+    kept.write_text("".join(whole))
+    return [json.loads(text) for text in whole]
 
 
 def summary(lines: list[dict[str, Any]]) -> str:
@@ -46,22 +64,21 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seconds", type=float, default=60, help="length of one storm")
     parser.add_argument("--seed", type=int, default=1, help="of the first storm")
-    parser.add_argument("--keep", type=Path, help="directory of the results")
+    parser.add_argument("--keep", type=Path, help="directory of the results, and of what a bad storm leaves")
     parser.add_argument("--replay", type=int, metavar="SEED", help="one storm again, and nothing else")
     options = parser.parse_args()
     if options.replay is not None:
-        line = storm(options.replay, options.seconds)
+        line = storm(options.replay, options.seconds, options.keep)
         print(json.dumps(line, indent=1))
         return 1 if line["violations"] else 0
     kept = None if options.keep is None else options.keep / "storms.jsonl"
     lines: list[dict[str, Any]] = []
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        if kept.exists():
-            lines = [json.loads(text) for text in kept.read_text().splitlines()]
+        lines = results(kept)
     while sum(line["seconds"] for line in lines) < options.minutes * 60 - 0.5:
         seed = options.seed + len(lines)
-        line = storm(seed, options.seconds)
+        line = storm(seed, options.seconds, options.keep)
         lines.append(line)
         if kept is not None:
             with kept.open("a") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 
@@ -59,6 +60,10 @@ class History:
     """When an apply was sent, and the revision of which its receipt said that it had committed it."""
     holds: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     """From when on at most these tiers can have been held."""
+    closed: list[tuple[float, float, frozenset[str]]] = field(default_factory=list)
+    """Between which moments a transaction certainly held these tiers: from a view that said so to the next apply."""
+    quiesced: list[tuple[float, float, str]] = field(default_factory=list)
+    """The same for the operator's bit of a tier, which the next kill ends as well: nothing stores it."""
     kills: list[tuple[float, float]] = field(default_factory=list)
     """When the gateway was killed, and when the next one listened."""
     on_disk: list[tuple[float, int]] = field(default_factory=list)
@@ -83,7 +88,9 @@ def judge(
         *_durable(history),
         *_answers(history),
         *_held(history, rows),
+        *_closed(history, rows, served),
         *_books(history, rows, served),
+        *_ends(history, rows, served),
         *_generations(history, rows, served),
         *_concurrency(history, rows, served),
     ]
@@ -151,9 +158,11 @@ def _target(history: History, revision: int, alias: str) -> tuple[str, str] | No
     return tier, projection["tiers"][tier]["model"]
 
 
-def _killed(history: History, one: Asked) -> bool:
+def _killed(history: History, one: Asked, before_s: float = 0.05) -> bool:
+    """Whether a kill may have met a request, or came at most so long after its end."""
     return any(
-        min(one.connected_at, one.sent_at) <= back and one.ended_at >= killed - 0.05 for killed, back in history.kills
+        min(one.connected_at, one.sent_at) <= back and one.ended_at >= killed - before_s
+        for killed, back in history.kills
     )
 
 
@@ -195,6 +204,26 @@ def _held(history: History, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             yield f"INV-19: {one.id} was refused as held on {tier}, but only {sorted(possible)} can have been"
 
 
+def _closed(
+    history: History, rows: Sequence[Mapping[str, Any]], served: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterable[str]:
+    """INV-7, INV-8, INV-10: what was sent after a tier was closed reaches no server of it before somebody opens it."""
+    tiers = {row["id"]: row["tier"] for row in rows}
+    sent = {one.id: one.sent_at for one in history.asked}
+    closed = [(begins, ends, scope, "held") for begins, ends, scope in history.closed]
+    for begins, ends, tier in history.quiesced:
+        first_kill = min((killed for killed, _ in history.kills if killed >= begins), default=ends)
+        closed.append((begins, min(ends, first_kill), frozenset({tier}), "quiesced"))
+    for model, entries in served.items():
+        for entry in entries:
+            for begins, ends, scope, how in closed:
+                if tiers.get(entry["id"]) not in scope:
+                    continue
+                if begins < sent.get(entry["id"], begins) and entry["received_at"] < ends:
+                    name = "INV-7" if how == "held" else "INV-10"
+                    yield f"{name}: {entry['id']} was sent while its tier was {how}, and reached {model}"
+
+
 def _books(
     history: History, rows: Sequence[Mapping[str, Any]], served: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterable[str]:
@@ -221,7 +250,11 @@ def _books(
             target = _target(history, row["route_revision"], row["alias"])
             if target != (row["tier"], model):
                 yield f"INV-4: {entry['id']} reached {model}; its row's revision says {target}, tier {row['tier']}"
-            if row["tier_generation"] > row["route_revision"]:
+            if (
+                not _built(history, row["tier"], row["route_revision"])
+                <= row["tier_generation"]
+                <= row["route_revision"]
+            ):
                 yield f"INV-21: {entry['id']}: generation {row['tier_generation']} under {row['route_revision']}"
     arrivals = Counter(entry["id"] for entries in served.values() for entry in entries)
     ends = {entry["id"]: entry["ended"] for entries in served.values() for entry in entries}
@@ -235,11 +268,67 @@ def _books(
                 yield f"{one.id} reached servers {arrivals[one.id]} times"
         if one.status == 200 and not arrivals[one.id]:
             yield f"{one.id}: answered, but no server saw it"
-        whole = one.complete or one.left or _killed(history, one)
-        if one.status == 200 and not whole and ends.get(one.id) == "complete":
-            yield f"{one.id}: cut, although its server finished and nobody was killed"
+        excused = one.complete or one.left or _killed(history, one)
+        if one.status == 200 and not excused and ends.get(one.id) not in _BROKE_OFF:
+            yield f"{one.id}: cut, although its server did not break off and nobody was killed"
+        if one.status in (502, 504) and not _killed(history, one) and ends.get(one.id) not in (*_BROKE_OFF, "error"):
+            yield f"{one.id}: {one.code}, although its server did not fail"
     for name in by_id.keys() - asked.keys():
         yield f"{name}: a row of a request that nobody sent"
+
+
+_BROKE_OFF = ("reset", "truncated", "broken")
+_LAST_WORDS_S = 2.0
+"""An end is on the disk milliseconds after its client saw it; a disk that is busy with other things may take longer."""
+
+
+def _built(history: History, tier: str, revision: int) -> int:
+    """The least generation that a tier can have under a revision: it was built anew wherever its definition changed."""
+    least = 1
+    known = sorted(one for one in history.projections if one <= revision)
+    for before, after in pairwise(known):
+        if history.projections[before]["tiers"].get(tier) != history.projections[after]["tiers"].get(tier):
+            least = before + 1
+    return least
+
+
+def _ends(
+    history: History, rows: Sequence[Mapping[str, Any]], served: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterable[str]:
+    """What a row says of its end is what client and server saw, and no end is lost without a kill."""
+    calls = {entry["id"]: entry for entries in served.values() for entry in entries}
+    by_id = {row["id"]: row for row in rows}
+    for one in history.asked:
+        row, call = by_id.get(one.id), calls.get(one.id)
+        killed, soon = _killed(history, one), _killed(history, one, _LAST_WORDS_S)
+        if row is None:
+            if one.status is not None and not soon:
+                yield f"INV-21: {one.id} was answered with {one.status} and has no row"
+            continue
+        outcome, seen = row["outcome"], None if call is None else call["ended"]
+        stayed = not (one.left or killed)
+        fits = {
+            "interrupted": soon,
+            "refused": call is None,
+            "completed": seen == "complete" and (one.complete or not stayed),
+            "client_gone": not stayed,
+            "upstream_reset": seen in ("reset", "truncated"),
+            "upstream_error": seen in ("error", "broken"),
+            None: True,  # said above
+        }
+        if not fits.get(outcome, False):
+            yield f"{one.id}: booked as {outcome}, but its server saw {seen} and its client {one}"
+            continue
+        told, booked = (one.status, one.code), (row["status"], row["error_code"])
+        begun = one.status == row["status"] == 200  # what ends a stream that has begun is not in its head
+        if outcome != "interrupted" and stayed and not begun and told != booked:
+            yield f"{one.id}: booked with {booked}, told {told}"
+        if outcome == "completed" and call is not None:
+            wanted = (call["prompt_tokens"], call["tokens"]) if call["usage_sent"] else (None, None)
+            if (row["prompt_tokens"], row["completion_tokens"]) != wanted:
+                yield f"{one.id}: booked {row['prompt_tokens']} and {row['completion_tokens']} tokens, sent {wanted}"
+            if one.complete and one.model is not None and len(one.tokens) != call["tokens"]:
+                yield f"{one.id}: {len(one.tokens)} tokens came, and {call['tokens']} were sent"
 
 
 def _generations(

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,17 @@ class Storm:
         self.seconds = seconds
         self.over = threading.Event()
         self.serving = threading.Event()
+        self.applying = threading.Event()
+        """Set whenever an apply is sent."""
         self.lock = threading.Lock()
         self.operations: Counter[str] = Counter()
         self.servers: dict[str, Synthetic] = {}
         self.history = History("", LIMITS)
+        self.left: tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]] = ([], {})
+        """What was judged beside the history: the ledger's rows, and what each server saw."""
+        self._standing: tuple[float, tuple[Any, ...], frozenset[str]] | None = None
+        """When a view said so, what it said of the transaction, what it held; None once an apply was sent."""
+        self._quiesced: dict[str, float] = {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -83,31 +90,42 @@ class Storm:
             for thread in threads:
                 thread.start()
             try:
-                self._kill_and_restart(config)
+                starts = self._kill_and_restart(config)
             finally:
                 self.over.set()
                 self.serving.set()
-            with gateway_process(config, *self._serve()) as gateway:
-                self._listens(gateway)
-                for thread in threads:
-                    thread.join(90)
-                    if thread.is_alive():
-                        self.fault(f"{thread.name} does not end")
-                self._clear_the_weather()
-                self._settle()
-                code = gateway.stop()
-                if code != 0:
-                    self.fault(f"the last gateway ended with {code}")
+            if starts:
+                with gateway_process(config, *self._serve()) as gateway:
+                    if self._listens(gateway):
+                        self._join(threads)
+                        self._clear_the_weather()
+                        self._settle()
+                        code = gateway.stop()
+                        if code != 0:
+                            self.fault(f"the last gateway ended with {code}")
+            self._join(threads)
             served = {
                 model: [e for e in server.log() if e["method"] == "POST"] for model, server in self.servers.items()
             }
         rows = self._rows()
+        self.left = (rows, served)
         violations = judge(self.history, rows, served)
         statuses = Counter(str(one.code or one.status) for one in self.history.asked)
         return Report(
             self.seed, self.seconds, len(self.history.asked), len(self.history.kills), len(self.history.projections),
             self.operations, statuses, len(rows), len(self.history.observed), violations,
         )  # fmt: skip
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            thread.join(90)
+            if thread.is_alive():
+                self.fault(f"{thread.name} does not end")
+
+    def evidence(self) -> dict[str, Any]:
+        """Everything that the judge looked at, for a person who looks again."""
+        rows, served = self.left
+        return {"history": vars_of(self.history), "rows": rows, "served": served}
 
     def _boot_file(self) -> Path:
         tiers = {
@@ -138,22 +156,33 @@ class Storm:
         with self.lock:
             self.history.faults.append(text)
 
-    def _listens(self, gateway: Gateway) -> None:
-        gateway.wait_event(lambda line: line["event"] == "listening", 60)
+    def _listens(self, gateway: Gateway) -> bool:
+        """Wait for it; a gateway that does not start ends the storm."""
+        try:
+            gateway.wait_event(lambda line: line["event"] == "listening", 60)
+        except AssertionError as error:
+            self.fault(f"INV-1, INV-14: a gateway does not start: {error}")
+            return False
         if self.history.kills:
             killed, _ = self.history.kills[-1]
             self.history.kills[-1] = (killed, time.time())
         self.serving.set()
+        return True
 
-    def _kill_and_restart(self, config: Path) -> None:
-        """A kill every so many seconds, at a moment that nobody has prepared for."""
+    def _kill_and_restart(self, config: Path) -> bool:
+        """A kill every so many seconds, at a moment that nobody has prepared for; False if a gateway did not start."""
         chance = random.Random(f"{self.seed} kills")
         ends = time.monotonic() + self.seconds
         while time.monotonic() < ends:
             due = time.monotonic() + min(KILL_EVERY_S, ends - time.monotonic())
             with gateway_process(config, *self._serve()) as gateway:
-                self._listens(gateway)
+                if not self._listens(gateway):
+                    return False
                 time.sleep(max(0.2, due - time.monotonic() - chance.random() * 0.5))
+                if chance.random() < 0.5:  # what is half done lasts milliseconds: half of the kills look for it
+                    self.applying.clear()
+                    self.applying.wait(1)
+                    time.sleep(chance.random() * 0.02)
                 if gateway.process.poll() is not None:
                     self.fault(f"a gateway ended by itself: {''.join(gateway.raw)[-500:]}")
                 self.serving.clear()
@@ -165,6 +194,7 @@ class Storm:
                     if line["event"] in ("internal_error", "crash"):
                         self.fault(f"the gateway logged {line}")
                 self._look_at_the_file(before)
+        return True
 
     def _look_at_the_file(self, killed_at: float) -> None:
         try:
@@ -215,6 +245,8 @@ class Storm:
                 connection = None
                 time.sleep(0.02)
             time.sleep(chance.random() * 0.02)
+        if connection is not None:
+            connection.close()
 
     def _ask(self, connection: http.client.HTTPConnection, one: Asked, chance: random.Random) -> bool:
         """One request; whether its connection may be used again."""
@@ -333,14 +365,35 @@ class Storm:
             self.history.holds.append((time.time(), scope))
 
     def _view(self, http_: httpx.Client) -> Any:
+        began = time.time()
         status, view = self._call(http_, "GET", "/v1/admin/routes")
         if status != 200:
             return None
+        self._stands(began, view)
         self.history.projections.setdefault(view["route_revision"], view["current"]["projection"])
         if self.history.projections[view["route_revision"]] != view["current"]["projection"]:
             self.fault(f"INV-3: revision {view['route_revision']} has two contents")
         self._hold(frozenset(view["held_tiers"]))
         return view
+
+    def _stands(self, began: float, view: Any) -> None:
+        """What a view says of the transaction, which only an apply may change: not time, and no kill."""
+        receipt = view["transaction"] or {}
+        open_ = receipt.get("state") in ("held", "committed")
+        said = (view["route_revision"], receipt.get("id"), receipt.get("state"), tuple(sorted(view["held_tiers"])))
+        if set(said[3]) != set(receipt["scope"] if open_ else ()):
+            self.fault(f"INV-7, INV-19: {said[3]} are held, and the transaction is {receipt}")
+        if self._standing is None:
+            self._standing = (time.time(), said, frozenset(said[3]))
+        elif self._standing[1] != said:
+            self.fault(f"INV-7, INV-22: without an apply {self._standing[1]} became {said} at {began}")
+            self._standing = (time.time(), said, frozenset(said[3]))
+
+    def _applies(self) -> None:
+        """From now on what is held may change."""
+        if self._standing is not None and self._standing[2]:
+            self.history.closed.append((self._standing[0], time.time(), self._standing[2]))
+        self._standing = None
 
     def _operator(self) -> None:
         chance = random.Random(f"{self.seed} operator")
@@ -354,6 +407,8 @@ class Storm:
                 if view is None:
                     time.sleep(0.02)
                     continue
+                if view["held_tiers"] and chance.random() < 0.3:
+                    time.sleep(0.2)  # a hold that lasts, so that somebody would get through if it did not hold
                 self._act(http_, chance, view, kept)
                 time.sleep(chance.random() * 0.05)
 
@@ -362,9 +417,7 @@ class Storm:
         luck = chance.random()
         tier = chance.choice("abc")
         if luck < 0.10:
-            self._tell(
-                "operator bit", http_, f"/v1/admin/tiers/{tier}/{chance.choice(['quiesce', 'readmit', 'readmit'])}", {}
-            )
+            self._bit(http_, tier, chance.choice(["quiesce", "readmit", "readmit"]))
         elif luck < 0.13:
             self._tell("operator drain", http_, f"/v1/admin/tiers/{tier}/drain", {"timeout_s": 1})
         elif luck < 0.20 or (view["attention"] == "interrupted" and luck < 0.4):
@@ -428,6 +481,8 @@ class Storm:
             "verify_timeout_s": chance.randrange(0, 2),
         }  # fmt: skip
         began = time.time()
+        self._applies()
+        self.applying.set()
         status, answer = self._call(http_, "POST", "/v1/admin/routes/apply", body)
         self.operations[f"apply {kind}: {_said(status, answer)}"] += 1
         to = (answer.get("changed") or {}).get("to") if status == 200 and not answer["replayed"] else None
@@ -438,9 +493,19 @@ class Storm:
         if status == 200 and answer["authorizes"] != []:
             self.fault(f"a receipt authorizes {answer['authorizes']}")
 
-    def _tell(self, what: str, http_: httpx.Client, path: str, body: object) -> None:
+    def _bit(self, http_: httpx.Client, tier: str, verb: str) -> None:
+        began = time.time()
+        status = self._tell("operator bit", http_, f"/v1/admin/tiers/{tier}/{verb}", {})
+        since = self._quiesced.pop(tier, None)
+        if since is not None:
+            self.history.quiesced.append((since, began, tier))
+        if verb == "quiesce" and status == 200:
+            self._quiesced[tier] = time.time()
+
+    def _tell(self, what: str, http_: httpx.Client, path: str, body: object) -> int | None:
         status, answer = self._call(http_, "POST", path, body)
         self.operations[f"{what}: {_said(status, answer)}"] += 1
+        return status
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -501,6 +566,12 @@ class Storm:
 
 def _said(status: int | None, answer: Any) -> str:
     return "no answer" if status is None else "done" if status == 200 else str(answer.get("code"))
+
+
+def vars_of(history: History) -> dict[str, Any]:
+    """A history as JSON has it."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(history), default=sorted))
+    return found
 
 
 def secrets_in(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.storm.__main__ import results
 from tests.storm.history import Asked, History, Observation, judge
 from tests.storm.storm import Storm, secrets_in
 
@@ -58,18 +59,47 @@ def _calm() -> tuple[History, list[dict[str, Any]], dict[str, list[dict[str, Any
             {
                 "id": name, "run": 1, "alias": "x", "tier": "a", "tier_generation": revision, "authority_id": "me",
                 "route_revision": revision, "effective_route_sha256": {1: "one", 2: "two"}[revision],
-                "admission_seq": revision, "outcome": "completed", "retries": 0,
+                "admission_seq": revision, "outcome": "completed", "retries": 0, "status": 200, "error_code": None,
+                "prompt_tokens": 10, "completion_tokens": 2,
             }
         )  # fmt: skip
-        served[model] = [{"id": name, "received_at": at + 0.1, "ended_at": at + 0.2, "ended": "complete"}]
+        served[model] = [
+            {
+                "id": name, "received_at": at + 0.1, "ended_at": at + 0.2, "ended": "complete", "tokens": 2,
+                "prompt_tokens": 10, "usage_sent": True,
+            }
+        ]  # fmt: skip
+    history.closed = [(2.2, 2.9, frozenset("a"))]
+    history.quiesced = [(6.0, 12.0, "a")]
     held = Asked("r3", "x", False, 2.5, 2.5, 2.6, 2.6, 503, 1, None, "held", complete=True)
     history.asked.append(held)
-    rows.append({**rows[0], "id": "r3", "tier_generation": None, "admission_seq": None, "outcome": "refused"})
+    refused = {"outcome": "refused", "status": 503, "error_code": "held"}
+    rows.append({**rows[0], "id": "r3", "tier_generation": None, "admission_seq": None, **refused})
     return history, rows, served
 
 
 def test_the_judge_has_nothing_to_say_about_a_calm_history() -> None:
     assert judge(*_calm()) == []
+
+
+def test_a_kill_excuses_what_it_may_have_met() -> None:
+    """The end of an answer that came right before a kill may be lost, and a quiesced bit ends with its process."""
+    history, rows, served = _calm()
+    history.kills = [(5.5, 7.0), (9.0, 10.0)]
+    rows[1].update(outcome="interrupted")
+    history.quiesced = [(5.0, 12.0, "a")]
+    history.asked.append(Asked("r4", "x", False, 7.5, 7.5, 7.6, 7.8, 200, 2, "a2", None, [0, 1], complete=True))
+    rows.append({**rows[1], "id": "r4", "outcome": "completed"})
+    served["a2"].append({**served["a2"][0], "id": "r4", "received_at": 7.6, "ended_at": 7.7})
+    assert judge(history, rows, served) == []
+
+
+def test_results_that_a_kill_cut_short_are_made_again(tmp_path: Path) -> None:
+    kept = tmp_path / "storms.jsonl"
+    assert results(kept) == []
+    kept.write_text('{"seconds": 60}\n{"seco')
+    assert results(kept) == [{"seconds": 60}]
+    assert kept.read_text() == '{"seconds": 60}\n'
 
 
 _Fault = Callable[[History, list[dict[str, Any]], dict[str, list[dict[str, Any]]]], object]
@@ -86,9 +116,16 @@ FAULTS: dict[str, _Fault] = {
     "INV-11: r1: told 1, booked 2": lambda h, r, s: r[0].update(route_revision=2),
     "INV-11: r2: an answer without": lambda h, r, s: setattr(h.asked[1], "revision", None),
     "INV-11: r2: revision 7": lambda h, r, s: setattr(h.asked[1], "revision", 7),
+    "INV-7: r2 was sent while its tier was held": lambda h, r, s: (
+        h.closed.append((3.5, 4.5, frozenset("a"))),
+        h.holds.append((3.5, frozenset("a"))),
+    ),
+    "INV-10: r2 was sent while its tier was quiesced": lambda h, r, s: h.quiesced.append((3.5, 9.0, "a")),
     "INV-19: r3 was refused": lambda h, r, s: r[2].update(tier="b"),
     "INV-21: r1 reached a1 and has 0": lambda h, r, s: r.pop(0),
     "INV-21: r1 reached a1, and its row lacks": lambda h, r, s: r[0].update(tier_generation=None),
+    "INV-21: r2: generation 1 under 2": lambda h, r, s: r[1].update(tier_generation=1),
+    "INV-21: r3 was answered with 503 and has no row": lambda h, r, s: r.pop(2),
     "INV-21: r1 was refused": lambda h, r, s: r[0].update(outcome="refused"),
     "INV-23: 2 requests at once at a1": lambda h, r, s: (
         s["a1"].append({**s["a1"][0], "id": "r4"}),
@@ -96,7 +133,23 @@ FAULTS: dict[str, _Fault] = {
         h.asked.append(Asked("r4", "x", False, 1, 1, 1.2, 1.4, 200, 1, "a1", complete=True)),
     ),
     "r1: tokens [0, 2]": lambda h, r, s: setattr(h.asked[0], "tokens", [0, 2]),
+    "r1: 3 tokens came, and 2": lambda h, r, s: setattr(h.asked[0], "tokens", [0, 1, 2]),
+    "r1: booked 10 and 4 tokens": lambda h, r, s: r[0].update(completion_tokens=4),
+    "r1: booked None and 2 tokens": lambda h, r, s: r[0].update(prompt_tokens=None),
+    "r1: booked as interrupted": lambda h, r, s: r[0].update(outcome="interrupted"),
+    "r1: booked as client_gone": lambda h, r, s: r[0].update(outcome="client_gone"),
+    "r1: booked as upstream_reset": lambda h, r, s: r[0].update(outcome="upstream_reset"),
+    "r1: booked as shutdown_cut": lambda h, r, s: r[0].update(outcome="shutdown_cut"),
+    "r3: booked with (503, 'not_ready')": lambda h, r, s: r[2].update(error_code="not_ready"),
     "r1: cut, although": lambda h, r, s: setattr(h.asked[0], "complete", False),
+    "r1: cut, although its server did not break off": lambda h, r, s: (
+        setattr(h.asked[0], "complete", False),
+        s["a1"][0].update(ended="client_gone"),
+    ),
+    "r1: upstream_reset, although its server": lambda h, r, s: (
+        setattr(h.asked[0], "status", 502),
+        setattr(h.asked[0], "code", "upstream_reset"),
+    ),
     "r1: no answer": lambda h, r, s: setattr(h.asked[0], "status", None),
     "r1: unresolved": lambda h, r, s: r[0].update(outcome=None),
     "r1: answered, but no server": lambda h, r, s: s.pop("a1"),
