@@ -320,7 +320,7 @@ def export(path: str, form: str, write: Callable[[str], object], since: int | No
         if form == "csv":
             write(_csv_line(names))
         for row in found:
-            values = dict(zip(names, row, strict=True))
+            values = dict(zip(names, map(_shown, row), strict=True))
             for name in ("started_at", "ended_at"):
                 values[name] = at(values[name])
             values["stream"] = bool(values["stream"])
@@ -332,6 +332,11 @@ def export(path: str, form: str, write: Callable[[str], object], since: int | No
                 write(json.dumps(values, ensure_ascii=False) + "\n")
             count += 1
     return count
+
+
+def _shown(value: Any) -> Any:
+    """A value as an export has it: an old ledger may hold bytes where text belongs."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 class _Line:
@@ -424,7 +429,7 @@ def migrate(path: str, *, confirm: bool, backup: str | None = None) -> Migration
 
     Raises:
         AuthorityError: `usage_lock_held`, or the file is missing, unsafe or not a ledger.
-        ControlError: `usage_unresolved` with the counts (nothing was changed), `usage_unusable`.
+        ControlError: `usage_unresolved` with the counts, `usage_backup_failed`, `usage_unusable`; nothing was changed.
 
     Crash:
         The ledger is whole at schema 3 or at schema 4; the copy is whole or absent.
@@ -439,17 +444,20 @@ def migrate(path: str, *, confirm: bool, backup: str | None = None) -> Migration
             raise ControlError(
                 "usage_unresolved", f"{path}: unresolved rows block the migration: {counts}; reconcile first"
             )
+        misfit = db.misfit()
+        if misfit is not None:
+            raise ControlError("usage_unusable", f"{path}: {misfit}; nothing was changed")
         if not confirm:
             return Migration(path, 3, 4, rows, None, applied=False)
         target = backup or f"{path}.schema3-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
             db.backup(target)
-            fd = os.open(os.path.dirname(os.path.abspath(target)), os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise ControlError("usage_backup_failed", f"{target}: {error.strerror}; nothing was changed") from None
-        db.migrate()
+        except (OSError, sqlite3.Error) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ControlError("usage_backup_failed", f"{target}: {reason}; nothing was changed") from None
+        try:
+            db.migrate()
+        except sqlite3.Error as error:
+            text = f"{path}: {error}; run it again; a copy of the ledger as it was is {target}"
+            raise ControlError("usage_unusable", text) from None
         return Migration(path, 3, 4, rows, target, applied=True)

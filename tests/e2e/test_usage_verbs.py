@@ -213,6 +213,7 @@ def test_backup_of_a_running_ledger_is_whole_and_restores(path: Path, tmp_path: 
 
 def dump(path: Path, columns: list[str]) -> list[tuple[Any, ...]]:
     db = sqlite3.connect(path)
+    db.text_factory = bytes
     try:
         return db.execute(
             f"SELECT {','.join(f'quote({c}), typeof({c})' for c in columns)} FROM requests ORDER BY seq"
@@ -285,6 +286,71 @@ def test_legacy_rows_of_a_process_that_may_live_are_left_alone(path: Path) -> No
     write_v3(path, rows=1, unresolved=1, pid=os.getpid())
     assert usage.reconcile(str(path)).left == 1  # schema 3 did not record the pid namespace: nothing is proven
     assert sndr("migrate", "--file", str(path), "--confirm").returncode == 3
+
+
+ODD = {
+    "no table of runs": ("DROP TABLE runs", "the columns of the table runs"),
+    "no table of requests": ("DROP TABLE requests", "no such table: requests"),
+    "a column of schema 4": ("ALTER TABLE requests ADD COLUMN routing TEXT", "the columns of the table requests"),
+    "a name of schema 4": ("CREATE INDEX requests_unresolved ON requests(run)", "something named requests_unresolved"),
+    "another table of schema 4": ("CREATE TABLE authorities(x)", "something named authorities"),
+}
+
+
+@pytest.mark.req("R98")
+@pytest.mark.parametrize("odd", ODD)
+def test_a_ledger_that_is_not_of_schema_3_is_refused_before_it_is_copied(path: Path, odd: str) -> None:
+    statement, said = ODD[odd]
+    write_v3(path, rows=5)
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    for more in ((), ("--confirm",)):
+        done = sndr("migrate", "--file", str(path), *more)
+        assert (done.returncode, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1), done.stderr
+    assert path.read_bytes() == before
+    assert list(path.parent.glob("*schema3*")) == []
+
+
+def test_a_schema_that_is_older_than_any_is_not_sent_in_circles(path: Path) -> None:
+    write_v3(path, rows=1)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version=2")
+    db.close()
+    done = sndr("migrate", "--file", str(path), "--confirm")
+    assert (done.returncode, "usage_schema_old" in done.stderr, "run: sndr" in done.stderr) == (2, True, False)
+
+
+@pytest.mark.req("R98", "R99")
+def test_what_an_old_ledger_may_hold_is_migrated_and_read(path: Path) -> None:
+    """Numbers that no calendar has, text that is no UTF-8, bytes where text belongs, and nothing where it may be."""
+    write_v3(path, rows=6, unresolved=1)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE requests SET started_at=9223372036854775807, ended_at=-9223372036854775808 WHERE seq=1")
+    db.execute("UPDATE requests SET id=CAST(? AS TEXT), finish_reason=CAST(? AS TEXT) WHERE seq=2", (b"a\xff", b"\x80"))
+    db.execute("UPDATE requests SET id=?, error_code=? WHERE seq=3", (b"\x00\xff", b"x"))
+    db.execute(
+        "UPDATE requests SET alias=NULL, status=NULL, prompt_source=NULL, queue_ms='no', total_ms=1e300 WHERE seq=4"
+    )
+    db.execute("UPDATE requests SET tier=CAST(? AS TEXT) WHERE seq=7", (b"\xfe",))
+    db.close()
+    columns = list(rows(path, "SELECT * FROM requests WHERE seq=1")[0])
+    assert sndr("status", "--file", str(path)).returncode == 0
+    done = sndr("migrate", "--file", str(path), "--confirm")
+    assert (done.returncode, "1 of tier \\xfe in run 2" in done.stderr) == (3, True), done.stderr
+    assert sndr("reconcile", "--file", str(path), "--confirm").returncode == 0
+    before = dump(path, columns)
+    assert sndr("migrate", "--file", str(path), "--confirm").returncode == 0
+    assert dump(path, columns) == before
+    for words in (("status",), ("report",), ("report", "--by", "day"), ("export", "--format", "csv")):
+        done = sndr(*words, "--file", str(path))
+        assert (done.returncode, done.stderr) == (0, ""), (words, done.stderr)
+    lines = [json.loads(line) for line in sndr("export", "--file", str(path)).stdout.splitlines()]
+    assert (lines[0]["started_at"], lines[0]["ended_at"]) == (None, None)
+    assert [line["id"] for line in lines[1:3]] == ["a\\xff", "\x00\\xff"]
+    assert len(lines) == 7
 
 
 def test_a_running_ledger_refuses_the_migration(path: Path) -> None:

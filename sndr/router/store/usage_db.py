@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import sqlite3
 import stat
 import uuid
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
+from sndr.durable import temp_name
 from sndr.errors import AuthorityError
 from sndr.router.core.usage import FINISH_SHARED, SCHEMA_VERSION, START_SHARED, FinishRow, Reconciled, RunRef, StartRow
 
@@ -28,6 +30,9 @@ __all__ = ["COLUMNS", "Holder", "UsageDb", "at", "create", "prove", "take_lock"]
 
 APPLICATION_ID: Final = 0x736E6472
 """`PRAGMA application_id`: the ASCII letters `sndr`."""
+
+OLDEST_VERSION: Final = 3
+"""The oldest schema that a migration starts from."""
 
 BUSY_TIMEOUT_S: Final = 1.0
 CHUNK_ROWS: Final = 64
@@ -333,6 +338,8 @@ def create(path: str) -> None:
 
 
 def _wrong_version(path: str, version: int) -> AuthorityError:
+    if version < OLDEST_VERSION:
+        return AuthorityError("usage_schema_old", f"{path}: schema {version} is older than any that can be migrated")
     if version < SCHEMA_VERSION:
         return AuthorityError("usage_schema_old", f"{path}: schema {version}; run: sndr router usage migrate --confirm")
     return AuthorityError("usage_schema_new", f"{path}: schema {version} was written by a later version")
@@ -389,6 +396,8 @@ class UsageDb:
             uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False, cached_statements=128
         )
         try:
+            # Old ledgers may hold text that is no UTF-8; a row must not become unreadable because of it.
+            db.text_factory = _text
             if not readonly:
                 db.execute("PRAGMA synchronous=FULL")
                 # Checkpoints are asked for by the file's owner; an automatic one would run inside somebody's commit.
@@ -594,6 +603,24 @@ class UsageDb:
         _, log, moved = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return log, moved
 
+    def misfit(self) -> str | None:
+        """How a ledger of schema 3 differs from what the migration expects; None when it does not."""
+        fresh = sqlite3.connect(":memory:")
+        try:
+            for statement in ddl(OLDEST_VERSION):
+                fresh.execute(statement)
+            for table in ("runs", "requests"):
+                query = f"SELECT name FROM pragma_table_info('{table}')"  # noqa: S608 -- our own names
+                wanted, found = ([row[0] for row in db.execute(query)] for db in (fresh, self._db))
+                if wanted != found:
+                    return f"the columns of the table {table} are not those of schema {OLDEST_VERSION}"
+        finally:
+            fresh.close()
+        taken = self._db.execute(
+            "SELECT name FROM sqlite_master WHERE name IN ('authorities', 'requests_unresolved')"
+        ).fetchone()
+        return None if taken is None else f"it has something named {taken[0]} already"
+
     def migrate(self) -> None:
         """Schema 3 to schema 4, in one transaction."""
         with self.transaction() as db:
@@ -608,24 +635,39 @@ class UsageDb:
         All pages go in one step: a copy in steps starts again whenever somebody writes, so under load it never ends.
 
         Raises:
-            OSError, sqlite3.Error: The copy is not complete; the target is removed.
+            OSError, sqlite3.Error: The copy is not complete; there is no target.
+
+        Crash:
+            The target is whole or absent; a temporary file (see `sndr.durable.temp_name`) may be left.
         """
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        folder, name = os.path.split(os.path.abspath(target))
+        temp = os.path.join(folder, temp_name(name, secrets.token_hex(16)))
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            copy = sqlite3.connect(target, isolation_level=None)
+            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
-                self._db.backup(copy, pages=-1)
-                # The copy is one closed file: no WAL that a restore could forget.
-                copy.execute("PRAGMA journal_mode=DELETE")
+                copy = sqlite3.connect(temp, isolation_level=None)
+                try:
+                    copy.execute("PRAGMA journal_mode=OFF")  # nobody reads the copy before it is whole
+                    self._db.backup(copy, pages=-1)
+                    # The copy is one closed file: no WAL that a restore could forget.
+                    copy.execute("PRAGMA journal_mode=DELETE")
+                finally:
+                    copy.close()
+                os.fsync(fd)
+                if os.path.lexists(target):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+                os.rename(temp, target)
+            except BaseException:
+                for suffix in ("", "-journal", "-wal", "-shm"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(temp + suffix)
+                raise
             finally:
-                copy.close()
-            os.fsync(fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(target)
-            raise
+                os.close(fd)
+            os.fsync(folder_fd)
         finally:
-            os.close(fd)
+            os.close(folder_fd)
 
     def size(self) -> int:
         """Bytes of the database and its side files."""
@@ -643,6 +685,10 @@ def _file(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _quote(path: str) -> str:
@@ -682,7 +728,11 @@ def _in_chunks(
 
 
 def at(ms: int | None) -> str | None:
-    """An instant of the ledger as RFC 3339, UTC."""
+    """An instant of the ledger as RFC 3339, UTC; None for a number that is none."""
     if ms is None:
         return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # a number that an old ledger has, and no calendar
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
