@@ -96,12 +96,27 @@ FULL: Final = (
     ("two clients, prepares", Bounds(revisions=2, requests=2, misuse=False, both_tiers=False)),
     ("two upstreams", Bounds(requests=0, second_upstream=True)),
     ("four revisions, no client", Bounds(revisions=4, requests=0)),
+    ("a family alias, kills", Bounds(families=True, misuse=False, both_tiers=False, prepares=False)),
 )
 
 GATE: Final = (
     ("two revisions, one client", Bounds(revisions=2)),
     ("three revisions, no client", Bounds(requests=0)),
     ("two clients", Bounds(revisions=2, requests=2, misuse=False, both_tiers=False, prepares=False)),
+    (
+        "a family alias, one client",
+        Bounds(
+            families=True,
+            upstream=("m1", "m2"),
+            misuse=False,
+            both_tiers=False,
+            prepares=False,
+            power=False,
+            uncertain=False,
+            orphans=False,
+            timeouts=False,
+        ),
+    ),
 )
 
 

@@ -15,12 +15,22 @@ from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core import transaction as tr
 from sndr.router.core.invariants import check_machine, check_record, check_step
-from sndr.router.core.projection import Projection, TierTarget, changed_tiers, sha256
+from sndr.router.core.projection import (
+    FamilyTarget,
+    OnUnready,
+    Projection,
+    Target,
+    TierTarget,
+    changed_tiers,
+    sha256,
+    tier_of,
+)
 from sndr.router.core.proposal import propose
 from sndr.router.core.transaction import Machine, State, next_actions
 from tests.support.machine import PREVIEW, boot, record
 
 TIERS = ("a", "b")
+FAMILIES = (FamilyTarget("f", "a", OnUnready.REFUSE), FamilyTarget("f", "b", OnUnready.REFUSE))
 MODELS = {"a": ("m1", "m2"), "b": ("n1", "n2")}
 _ACTION = {
     fx.Drain: "drain",
@@ -43,11 +53,16 @@ class Violation(Exception):  # noqa: N818 - it is a finding that travels, not a 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much world there is."""
+    """How much world there is.
+
+    With `families`, alias x may become a model family's: it asks for its natural tier, and its requests resolve to any
+    tier, whatever the routing table says of them.
+    """
 
     revisions: int = 3
     requests: int = 1
     aliases: bool = True
+    families: bool = False
     both_tiers: bool = True
     prepares: bool = True
     upstream: tuple[str, ...] = ("m1", "m2", "")
@@ -346,7 +361,7 @@ def _published(world: World) -> int:
 def _is_admitting(world: World, written: rc.Record) -> bool:
     assert written.previous is not None
     before, after = written.previous.projection.aliases, written.current.projection.aliases
-    moved = {target.tier for name, target in after.items() if target != before[name] and isinstance(target, TierTarget)}
+    moved = {tier_of(target) for name, target in after.items() if target != before[name]}
     return not (moved & world.closed) and not (world.quiesced and "b" in moved)
 
 
@@ -573,11 +588,11 @@ def _clients(world: World, machine: Machine, bounds: Bounds, mutant: Mutant) -> 
         routes = world.snapshot.projection.aliases
         for alias in ("x", "y"):
             target = routes[alias]
-            assert isinstance(target, TierTarget)
-            generation = world.generations[TIERS.index(target.tier)]
-            added = Lease("r", target.tier, generation)
-            label = f"{alias} resolves to {target.tier}/{generation}"
-            yield label, lambda added=added: world._replace(requests=tuple(sorted((*world.requests, added))))
+            for tier in (target.tier,) if isinstance(target, TierTarget) else TIERS:
+                generation = world.generations[TIERS.index(tier)]
+                added = Lease("r", tier, generation)
+                label = f"{alias} resolves to {tier}/{generation}"
+                yield label, lambda added=added: world._replace(requests=tuple(sorted((*world.requests, added))))
     for request in sorted(set(world.requests)):
         if request.phase == "r":
             yield f"bind {request.tier}", lambda request=request: _bind(world, request, instead, mutant)
@@ -696,10 +711,14 @@ def _changes(
     routes = given.current.projection
     if bounds.aliases:
         now = routes.aliases["x"]
-        assert isinstance(now, TierTarget)
-        other = "b" if now.tier == "a" else "a"
-        change: rc.ChangeSpec = rc.AliasUpdate({"x": TierTarget(other)})
-        yield f"alias x={other}", fx.UpdateAliases(call, fresh, change, _sha256(_propose(given, change)))
+        other = "b" if tier_of(now) == "a" else "a"
+        wanted: list[Target] = [TierTarget(other)]
+        if bounds.families:
+            wanted = [target for target in FAMILIES if target != now] + ([TierTarget("a")] if now in FAMILIES else [])
+        for target in wanted:
+            change: rc.ChangeSpec = rc.AliasUpdate({"x": target})
+            label = f"alias x={'' if isinstance(target, TierTarget) else 'family, else '}{tier_of(target)}"
+            yield label, fx.UpdateAliases(call, fresh, change, _sha256(_propose(given, change)))
     scopes = [("a",), ("a", "b")] if bounds.both_tiers else [("a",)]
     for scope in scopes:
         patch: dict[str, Any] = {}
