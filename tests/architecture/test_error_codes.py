@@ -77,9 +77,9 @@ def _documented(page: Path, heading: str) -> list[str]:
 
 
 def _words(patterns: list[str]) -> set[str]:
-    """Return every string constant of the files; some codes get to their error by way of a table."""
+    """Return every string constant of the files; some codes get to their error by way of a table or begin its text."""
     return {
-        node.value
+        node.value.removesuffix(": ")
         for pattern in patterns
         for file in ROOT.glob(pattern)
         for node in _nodes(file)
@@ -94,4 +94,4 @@ def test_codes_are_documented_and_exist(area: str) -> None:
     assert len(documented) == len(set(documented))
     elsewhere = {code for other, at in others for code in _documented(ROOT / other, at)}
     assert set(_raised(patterns)) - _EDGE - set(documented) - elsewhere == set(), "raised, without a row"
-    assert set(documented) - _EDGE - _words(patterns) == set(), "a row, never raised"
+    assert (set(documented) | elsewhere) - _EDGE - _words(patterns) == set(), "a row, never raised"
