@@ -6,7 +6,17 @@ A *finding* (one of many faults in an input) is a returned value, not an excepti
 
 from __future__ import annotations
 
-__all__ = ["AuthorityError", "ControlError", "InputError", "RequestError", "SndrError"]
+import errno
+import os
+
+__all__ = [
+    "AuthorityError",
+    "ControlError",
+    "InputError",
+    "RequestError",
+    "SndrError",
+    "cannot_listen",
+]
 
 
 class SndrError(Exception):
@@ -37,3 +47,12 @@ class ControlError(SndrError):
 
 class AuthorityError(SndrError):
     """The authority (its file, lock or directory) is unsafe, or the outcome of a write is unknown."""
+
+
+def cannot_listen(address: str, error: OSError) -> InputError:
+    """`listen_failed` in the system's own words: asyncio puts the representation of the address around them."""
+    number = error.errno or 0
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    if number == errno.EADDRINUSE:
+        reason += ": stop what listens there, or choose another address"
+    return InputError("listen_failed", f"cannot listen on {address}: {reason}")

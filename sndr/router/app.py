@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sndr import __version__
-from sndr.errors import AuthorityError, InputError
+from sndr.errors import AuthorityError, InputError, cannot_listen
 from sndr.router.control.api import Management
 from sndr.router.control.coordinator import Coordinator
 from sndr.router.control.quiescence import Quiescence
@@ -329,9 +329,7 @@ class App:
                     self.addresses.extend(_address(one) for one in server.sockets)
             except OSError as error:
                 await self.stop(0)
-                raise InputError(
-                    "listen_failed", f"cannot listen on {listener.text}: {error.strerror or error}"
-                ) from error
+                raise cannot_listen(listener.text, error) from error
             self._listeners.append(server)
         self._spawn(self._flush_log())
         self.state = "serving"

@@ -169,6 +169,7 @@ class Client:
             TransportError: The host has no address.
         """
         self.url = url
+        self._is_plain = url.startswith("http:")
         uds = url.removeprefix("unix:") if url.startswith("unix:") else None
         if uds is None:
             _check_url(url)
@@ -299,17 +300,31 @@ class Client:
                     if time.monotonic() > deadline:  # httpx bounds each read; a peer may send a byte now and then
                         raise TransportError("timeout", f"{self.url} did not answer in time")
         except (httpx.ConnectTimeout, httpx.ConnectError) as exc:
-            raise TransportError("unreachable", f"{self.url} cannot be reached", sent=False) from exc
+            raise TransportError("unreachable", f"{self.url} cannot be reached{_tls_reason(exc)}", sent=False) from exc
         except httpx.TimeoutException as exc:
             raise TransportError("timeout", f"{self.url} did not answer in time") from exc
         except httpx.HTTPError as exc:
-            raise TransportError("broken_answer", f"{self.url} broke off its answer") from exc
+            hint = " (where the gateway speaks TLS, its address begins with https://)" if self._is_plain else ""
+            raise TransportError("broken_answer", f"{self.url} broke off its answer{hint}") from exc
         document = _decode(bytes(raw))
         if response.status_code != 200:
-            raise _refusal(response.status_code, document)
+            raise self._refusal(response.status_code, document)
         if document is None:
             raise TransportError("broken_answer", f"{self.url} answered with something that is not JSON")
         return Answer(bytes(raw), document)
+
+    def _refusal(self, status: int, document: Any) -> SndrError:
+        """Problem+json of the management paths, or the error body of the OpenAI paths; both have a code."""
+        body = document if isinstance(document, dict) else {}
+        error = body.get("error")
+        inner: Mapping[str, Any] = error if isinstance(error, dict) else body
+        code = inner.get("code")
+        if not isinstance(code, str):
+            return TransportError(
+                "broken_answer", f"{self.url} answered {status}, and not as the gateway does: is it what listens there?"
+            )
+        detail = inner.get("detail") or inner.get("message") or inner.get("title")
+        return RefusedError(status, code, detail if isinstance(detail, str) else f"the gateway answered {status}", body)
 
 
 def _fence_of(document: Any, authority_id: object) -> Fence:
@@ -343,16 +358,11 @@ def _decode(raw: bytes) -> Any:
         return None
 
 
-def _refusal(status: int, document: Any) -> RefusedError:
-    """Problem+json of the management paths, or the error body of the OpenAI paths."""
-    body = document if isinstance(document, dict) else {}
-    error = body.get("error")
-    inner: Mapping[str, Any] = error if isinstance(error, dict) else body
-    code = inner.get("code")
-    detail = inner.get("detail") or inner.get("message") or inner.get("title")
-    return RefusedError(
-        status,
-        code if isinstance(code, str) else f"http_{status}",
-        detail if isinstance(detail, str) else f"the gateway answered {status}",
-        body,
-    )
+def _tls_reason(error: BaseException | None) -> str:
+    """What TLS said, where it was TLS that failed: the address is then right, the scheme or the certificate is not."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return ""
+    reason = getattr(error, "verify_message", None)
+    return f" over TLS ({reason})" if reason else " over TLS"

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from sndr.errors import InputError
 from sndr.router.wire import boot
 from sndr.router.wire.boot import BootConfig, BootError
 from sndr.router.wire.boot_model import Boot
@@ -21,6 +22,7 @@ from sndr.router.wire.toml_keys import locate, show
 __all__ = [
     "BootConfig",
     "BootError",
+    "check_certificate",
     "effective_json",
     "effective_toml",
     "family_faults",
@@ -74,10 +76,32 @@ def notes(config: BootConfig) -> list[str]:
 def family_faults(config: BootConfig, findings: Sequence[str]) -> BootError:
     """What is wrong with the family aliases or their routing table, as faults of the boot file."""
     path = ("router", "family_routes" if config.effective["router"]["family_routes"] else "routing_table")
-    line = 1
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(config.source, encoding="utf-8") as file:
-        line = locate(file.read(boot.MAX_FILE_BYTES)).line_of(path)
+    line = _line_of(config, path)
     return BootError([boot.Finding(config.source, line, show(path), text) for text in findings])
+
+
+def check_certificate(config: BootConfig) -> None:
+    """Read the listeners' certificate and key as a start would.
+
+    Raises:
+        BootError: They cannot be used.
+    """
+    if config.paths.tls_cert is None or config.paths.tls_key is None:
+        return
+    from sndr.router.net.tls import Certificate  # most boot files have none, and ssl takes long to import
+
+    try:
+        Certificate(config.paths.tls_cert, config.paths.tls_key)
+    except InputError as error:
+        key, _, text = error.message.partition(": ")
+        line = _line_of(config, ("server", "tls_key" if key == "server.tls_key" else "tls_cert"))
+        raise BootError([boot.Finding(config.source, line, key, text)]) from error
+
+
+def _line_of(config: BootConfig, path: tuple[str, ...]) -> int:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(config.source, encoding="utf-8") as file:
+        return locate(file.read(boot.MAX_FILE_BYTES)).line_of(path)
+    return 1
 
 
 def effective_json(config: BootConfig) -> str:

@@ -44,7 +44,7 @@ from urllib.parse import parse_qs, unquote
 import httptools
 import msgspec
 
-from sndr.errors import InputError
+from sndr.errors import InputError, cannot_listen
 
 __all__ = ["BREAKAGES", "Options", "Plan", "Record", "SyntheticServer", "parse_plan", "serve"]
 
@@ -1283,10 +1283,13 @@ async def serve(options: Options, announce: Callable[[SyntheticServer], None]) -
     """Run a server until SIGINT or SIGTERM; `announce` is called once it listens.
 
     Raises:
-        OSError: The address is in use or not ours.
+        InputError: `listen_failed`; the address is in use or not ours.
     """
     server = SyntheticServer(options)
-    await server.start()
+    try:
+        await server.start()
+    except OSError as error:
+        raise cannot_listen(f"{options.host}:{options.port}", error) from error
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         server.loop.add_signal_handler(number, stopped.set)

@@ -21,7 +21,7 @@ AREAS: dict[str, tuple[list[str], str, str, list[tuple[str, str]]]] = {
         [],
     ),
     "router": (
-        ["sndr/router/*.py", "sndr/router/*/*.py", "sndr/cli/router/*.py"],
+        ["sndr/errors.py", "sndr/router/*.py", "sndr/router/*/*.py", "sndr/cli/router/*.py"],
         "docs/errors.md",
         "## Codes of the router's verbs",
         [

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.cli import ROOT
 from tests.support.gateway import CREDENTIALS, gateway_process
-from tests.support.raw import KEY, OPERATOR, ask, connected, operator_get, request, wait_idle
 from tests.support.leaks import leaks
+from tests.support.raw import KEY, OPERATOR, ask, connected, operator_get, request, wait_idle
 from tests.support.synthetic import synthetic_process
 
 TIER_KEY = "tier-key-0123456789-secret"

@@ -114,10 +114,12 @@ def test_quiesce_drain_readmit_with_a_request_running(gateway: Gateway, server: 
     client.join(30)
     assert statuses == [200]
     assert online(gateway, "drain", "primary").stdout == "primary is idle\n"
-    server.set(models=["other"])
+    server.set(models=["m2", "m\xfcd"])
     line = refused(online(gateway, "readmit", "primary"), 3)[0]
     assert line.startswith("sndr router: readmit_refused:")
     assert line.endswith("(identity_mismatch)")
+    gateway.wait_event(lambda line: line["event"] == "tier_unready" and line["reason"] == "identity_mismatch")
+    assert "no: identity_mismatch (serves m2, m\\xfcd)" in online(gateway, "status").stdout
     server.set(models=["m1"])
     assert online(gateway, "readmit", "primary").stdout == "primary is readmitted (identity_passed)\n"
     assert chat(gateway) == 200
@@ -138,7 +140,14 @@ def test_refusals_have_their_exit_codes(gateway: Gateway) -> None:
     assert "not_found" in refused(online(gateway, "quiesce", "none"), 2)[0]
     env = environment(WRONG="wrong-key-0123456789")
     wrong = run_cli("router", "status", "--url", gateway.url, "--auth-env", "WRONG", env=env)
-    assert "invalid_api_key" in refused(wrong, 2)[0]
+    assert refused(wrong, 2)[0].endswith("invalid_api_key: a valid credential is required; the value of WRONG was sent")
+    none = run_cli("router", "status", "--config", str(gateway.config), "--url", gateway.url)
+    assert refused(none, 2)[0].endswith("is required; no credential was sent: set OPERATOR_KEY")
+    client_only = environment(CLIENT_KEY=CREDENTIALS["CLIENT_KEY"])
+    fell_back = run_cli(
+        "router", "quiesce", "primary", "--config", str(gateway.config), "--url", gateway.url, env=client_only
+    )
+    assert refused(fell_back, 2)[0].endswith("is required; the value of CLIENT_KEY was sent: set OPERATOR_KEY")
     unset = run_cli("router", "status", "--url", gateway.url, "--auth-env", "UNSET_NAME")
     assert "credential_missing" in refused(unset, 2)[0]
     as_client = environment(CLIENT=CREDENTIALS["CLIENT_KEY"])
@@ -210,8 +219,18 @@ def test_serve_refuses_an_address_in_use(gateway: Gateway) -> None:
     taken = gateway.url.removeprefix("http://")
     done = run_cli("router", "serve", "--config", str(gateway.config), "--listen", taken, env=ENV)
     assert done.returncode == 2
-    assert "listen_failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    hint = "Address already in use: stop what listens there, or choose another address"
+    assert line == f"sndr router: listen_failed: cannot listen on {taken}: {hint}"
+    synthetic = run_cli("router", "synthetic-serve", "--listen", taken)
+    assert refused(synthetic, 2) == [line]
+
+
+def test_serve_names_the_folder_that_is_missing(server: Synthetic, tmp_path: Path) -> None:
+    config = boot(tmp_path, server, 'usage_path = "nowhere/usage.db"')
+    line = refused(run_cli("router", "serve", "--config", str(config), env=ENV), 2)[0]
+    folder = tmp_path / "nowhere"
+    assert line == f"sndr router: usage_custody: {folder}: there is no such folder; make it with mode 0700"
 
 
 def test_serve_refuses_an_admission_file_that_leaves_doubt(server: Synthetic, tmp_path: Path) -> None:

@@ -152,7 +152,10 @@ def test_one_certificate_for_the_verbs(tmp_path: Path, upstream: Synthetic) -> N
             )  # fmt: skip
 
         assert status().returncode == 0
-        assert status("--url", f"https://127.0.0.1:{port}").returncode == 5
+        untrusted = status("--url", f"https://127.0.0.1:{port}")
+        assert (untrusted.returncode, "cannot be reached over TLS (self" in untrusted.stderr) == (5, True)
+        plain = status("--url", f"http://127.0.0.1:{port}")
+        assert (plain.returncode, "its address begins with https://" in plain.stderr) == (5, True)
         config.write_text(config.read_text().replace(str(pair.cert), str(other.cert)))
         assert status().returncode == 5
 
@@ -225,6 +228,20 @@ def test_a_pair_that_cannot_be_used_is_one_line(tmp_path: Path, spoil: str, said
     assert len(done.stderr.splitlines()) == 1
     assert "tls_unusable" in done.stderr
     assert said in done.stderr
+
+    def check(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sndr.cli", "router", "check", "--config", config, *options],
+            capture_output=True, text=True, cwd=ROOT, env=environment(**CREDENTIALS), timeout=60,
+        )  # fmt: skip
+
+    judged = check()
+    key = "tls_key" if spoil == "missing" else "tls_cert"
+    number = config.read_text().splitlines().index(next(line for line in pair.toml.splitlines() if key in line)) + 1
+    assert (judged.returncode, judged.stdout, len(judged.stderr.splitlines())) == (2, "", 1)
+    assert judged.stderr.startswith(f"{config}:{number}: server.")
+    assert said in judged.stderr
+    assert check("--without-env").returncode == 0
 
 
 # -- model servers ----------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cli import ROOT, environment
+from tests.support.leaks import leaks
 from tests.support.raw import KEY, OPERATOR, operator_get, wait_idle
-from tests.support.secrets import leaks
 
 CREDENTIALS = {"CLIENT_KEY": KEY, "OPERATOR_KEY": OPERATOR}
 

@@ -12,7 +12,7 @@ __all__ = ["check"]
 @click.command("check")
 @click.option("--config", "config_path", metavar="FILE", help="The boot file (TOML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the effective configuration and its hash as JSON.")
-@click.option("--without-env", is_flag=True, help="Do not require that the named credentials are in the environment.")
+@click.option("--without-env", is_flag=True, help="Judge the file alone: no credentials, no certificate.")
 @click.option("--probe", is_flag=True, help="Ask the servers of family aliases what tells them apart.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of boot files and do nothing else.")
 @click.option("--reference", is_flag=True, help="Print the reference of all keys as Markdown and do nothing else.")
@@ -36,6 +36,8 @@ def check(
     if config_path is None:
         raise click.UsageError("Missing option '--config'.")
     config = configuration.load(config_path, None if without_env else os.environ)
+    if not without_env:
+        configuration.check_certificate(config)
     table = routing_table.load_table(config)
     judged = routing_table.judge(config, table)
     if probe and not judged.findings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,9 +18,12 @@ from sndr.errors import InputError
 
 if TYPE_CHECKING:
     from sndr.router.client import Answer, Client, RefusedError
+    from sndr.router.configuration import BootConfig
 
 __all__ = ["ask", "connect", "drain", "models", "online_options", "quiesce", "readmit", "status"]
 
+_MODELS_SHOWN: Final = 3
+_NAME_SHOWN: Final = 60
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -47,26 +50,44 @@ def connect(config_path: str | None, url: str | None, auth_env: str | None) -> C
     from sndr.router import client
 
     address, tls_cert = client.DEFAULT_URL, None
-    names = [client.OPERATOR_TOKEN_ENV]
-    if config_path is not None:
-        from sndr.router import configuration
-
-        config = configuration.load(config_path, None)
+    config = _boot(config_path)
+    if config is not None:
         address = client.address_of(config)
         tls_cert = config.paths.tls_cert if url is None else None
-        server = config.server
-        names = [name for name in (server.operator_auth_env, client.OPERATOR_TOKEN_ENV, server.auth_env) if name]
-    if auth_env is not None:
-        names = [auth_env]
-        if not os.environ.get(auth_env):
-            raise CommandError("credential_missing", f"the environment variable {auth_env} is not set", 2)
-    token = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    if auth_env is not None and not os.environ.get(auth_env):
+        raise CommandError("credential_missing", f"the environment variable {auth_env} is not set", 2)
+    name = _in_use(_variables(config, auth_env))
+    token = None if name is None else os.environ[name]
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-        raise CommandError("credential_invalid", "the credential holds characters that no header can carry", 2)
+        raise CommandError("credential_invalid", f"{name} holds characters that no header can carry", 2)
     try:
         return client.Client(url or address, token, tls_cert=tls_cert)
     except InputError as error:
         raise CommandError(error.code, error.message, 2) from error
+
+
+def _boot(config_path: str | None) -> BootConfig | None:
+    if config_path is None:
+        return None
+    from sndr.router import configuration
+
+    return configuration.load(config_path, None)
+
+
+def _variables(config: BootConfig | None, auth_env: str | None) -> list[str]:
+    """Variables that may hold the credential; the first one that is set does."""
+    from sndr.router import client
+
+    if auth_env is not None:
+        return [auth_env]
+    if config is None:
+        return [client.OPERATOR_TOKEN_ENV]
+    server = config.server
+    return [name for name in (server.operator_auth_env, client.OPERATOR_TOKEN_ENV, server.auth_env) if name]
+
+
+def _in_use(names: list[str]) -> str | None:
+    return next((name for name in names if os.environ.get(name)), None)
 
 
 def ask(question: Callable[[Client], Answer], config_path: str | None, url: str | None, auth_env: str | None) -> Answer:
@@ -90,7 +111,12 @@ def without_answer(sent: bool) -> str:
 
 
 def _explained(error: RefusedError, where: Where) -> str:
-    """The gateway's sentence, the probe's reason, and the legal next steps, on one line."""
+    """The gateway's sentence, and what belongs to it: whose credential, the probe's reason, the legal next steps."""
+    if error.status in (401, 403):
+        names = _variables(_boot(where.config_path), where.auth_env)
+        name = _in_use(names)
+        origin = "no credential was sent" if name is None else f"the value of {name} was sent"
+        return f"{error.message}; {origin}" if name == names[0] else f"{error.message}; {origin}: set {names[0]}"
     reason = error.body.get("reason")
     said = f"{error.message} ({reason})" if isinstance(reason, str) else error.message
     commands = next_commands(error.body, where)
@@ -204,7 +230,7 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
         rows.append(
             [
                 tier["id"],
-                "yes" if tier["ready"] else f"no: {tier['reason']}",
+                _readiness(tier),
                 _admission(tier),
                 str(tier["in_flight"]) if limit is None else f"{tier['in_flight']}/{limit}",
                 str(tier["queued"]),
@@ -237,6 +263,16 @@ def _table_lines(table: Mapping[str, Any]) -> list[str]:
         now = (on_disk["content_sha256"] or "no table")[:12]
         lines.append(f"routing table on disk: {now}, not {name}; a restart would take it")
     return lines
+
+
+def _readiness(tier: Mapping[str, Any]) -> str:
+    if tier["ready"]:
+        return "yes"
+    seen = tier.get("observed_models") or []
+    if tier["reason"] != "identity_mismatch" or not seen:
+        return f"no: {tier['reason']}"
+    named = ", ".join(one_line(str(model))[:_NAME_SHOWN] for model in seen[:_MODELS_SHOWN])
+    return f"no: identity_mismatch (serves {named}{', ...' if len(seen) > _MODELS_SHOWN else ''})"
 
 
 def _admission(tier: Mapping[str, Any]) -> str:

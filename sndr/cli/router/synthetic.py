@@ -84,4 +84,7 @@ def synthetic_serve(
     options = Options(
         host=host, port=port, model=model, token=token, plan=plan, keepalive_idle_s=keepalive_idle_s, depth=depth
     )  # fmt: skip
-    asyncio.run(serve(options, announce))
+    try:
+        asyncio.run(serve(options, announce))
+    except InputError as error:
+        raise CommandError(error.code, error.message, 2) from error

@@ -574,7 +574,7 @@ def _url_problem(url: str) -> str | None:
         return "is not a valid URL"
     host = parts.hostname
     if not url.startswith(("http://", "https://")) or not host:
-        return "must be http://HOST[:PORT][/PREFIX] or https://…"
+        return "must be http://HOST[:PORT][/PREFIX] or the same with https"
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         return "must not contain a user name or password"
     if "?" in url or "#" in url:
@@ -651,7 +651,7 @@ def _scalar_problem(given: object) -> str | None:
     if given is None or type(given) is bool:
         return None
     if type(given) is int:
-        return None if -INTEGER_MAX <= given <= INTEGER_MAX else f"must be within ±{INTEGER_MAX}"
+        return None if -INTEGER_MAX <= given <= INTEGER_MAX else f"must be within +-{INTEGER_MAX}"
     if type(given) is float:
         if not math.isfinite(given):
             return "must be a finite number"

@@ -275,6 +275,11 @@ def take_lock(path: str) -> Lock:
     for _ in range(3):
         try:
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
+        except FileNotFoundError:
+            folder = os.path.dirname(name)
+            raise AuthorityError(
+                "usage_custody", f"{folder}: there is no such folder; make it with mode 0700"
+            ) from None
         except OSError as error:
             raise AuthorityError("usage_custody", f"{name}: {error.strerror}") from None
         held = os.fstat(fd)

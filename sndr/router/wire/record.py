@@ -222,7 +222,7 @@ def _parse_integer(literal: str) -> int:
     _check_digits(literal)
     number = int(literal)
     if not -INTEGER_MAX <= number <= INTEGER_MAX:
-        raise StrictJsonError(f"has an integer beyond ±{INTEGER_MAX}")
+        raise StrictJsonError(f"has an integer beyond +-{INTEGER_MAX}")
     return number
 
 

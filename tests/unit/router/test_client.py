@@ -82,9 +82,7 @@ def test_tier_names_cannot_leave_their_place_in_the_path() -> None:
             "invalid_api_key",
             "no",
         ),
-        (response(b"<html>", "502 Bad Gateway"), "http_502", "the gateway answered 502"),
-        (response(b'{"code":7}', "500 Oops"), "http_500", "the gateway answered 500"),
-        (response(b"", "302 Found", "Location: http://127.0.0.1:1/\r\n"), "http_302", "the gateway answered 302"),
+        (response(b'{"code":"held","detail":7}', "409 Conflict"), "held", "the gateway answered 409"),
     ],
 )
 def test_a_refusal_has_the_gateways_code(answer: bytes, code: str, message: str) -> None:
@@ -101,6 +99,13 @@ def test_a_refusal_has_the_gateways_code(answer: bytes, code: str, message: str)
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort", "broken_answer"),
         (b"SSH-2.0-x\r\n", "broken_answer"),
         (b"", "broken_answer"),
+        (
+            response(b"<html>", "502 Bad Gateway"),
+            "broken_answer",
+        ),  # a proxy in front: what the gateway did is not known
+        (response(b'{"code":7}', "500 Oops"), "broken_answer"),
+        (response(b'{"error":{"message":"a model server"}}', "404 Not Found"), "broken_answer"),
+        (response(b"", "302 Found", "Location: http://127.0.0.1:1/\r\n"), "broken_answer"),
     ],
 )
 def test_no_whole_answer_is_an_unknown_outcome(answer: bytes, code: str) -> None:
