@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Judgement", "Sibling", "judge", "load_table", "probe"]
 
 BYTES_MAX: Final = 8 << 20
+ANSWER_S: Final = 10.0
+"""How long a server may take for one whole answer; a silence is over after the probe's own time."""
 _POSITION: Final = re.compile(
     rb'^vllm:spec_decode_num_accepted_tokens_per_pos(?:_total)?\{[^}]*position="(\d+)"', re.MULTILINE
 )
@@ -240,6 +243,7 @@ def _ask(http: httpx.Client, tier_id: str, tier: Tier, table: Table, credential:
 def _get(http: httpx.Client, url: str, headers: Mapping[str, str]) -> bytes | None:
     import httpx
 
+    deadline = time.monotonic() + ANSWER_S
     try:
         with http.stream("GET", url, headers=dict(headers)) as response:
             if response.status_code != 200:
@@ -247,7 +251,7 @@ def _get(http: httpx.Client, url: str, headers: Mapping[str, str]) -> bytes | No
             data = b""
             for piece in response.iter_bytes():
                 data += piece
-                if len(data) > BYTES_MAX:
+                if len(data) > BYTES_MAX or time.monotonic() > deadline:
                     return None
             return data
     except (httpx.HTTPError, httpx.InvalidURL):

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from sndr.cli.main import module_root, run
+from sndr.router import routing_table
 from tests.support.cli import ROOT, run_cli
 from tests.support.contract_vectors import D26, G26, M26, REFERENCE, S26, T
 from tests.support.gateway import CREDENTIALS, gateway_process
@@ -25,6 +26,7 @@ from tests.support.raw import Answer, ask, request
 from tests.support.synthetic import synthetic_process
 from tests.support.workload import SHORT_TOOL_CALL, body, holding, siblings
 
+ALONE = {**REFERENCE, "routing_rules": []}
 URLS = {"k1": "http://127.0.0.1:1/v1", "k4": "http://127.0.0.1:2/v1"}
 
 
@@ -118,8 +120,9 @@ def test_a_table_source_needs_exactly_one_of_path_and_command(tmp_path: Path, li
 
 
 @contextmanager
-def vllm(metrics: str | None, *, length: int | None = 1000, model: str = "m1") -> Iterator[str]:
-    """The two paths of a vLLM server that a check reads."""
+def vllm(metrics: str | None, *, length: int | None = 1000, model: str = "m1", drips: bool = False) -> Iterator[str]:
+    """The two paths of a vLLM server that a check reads; `drips` ends no answer and never falls silent."""
+    gone = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -128,6 +131,12 @@ def vllm(metrics: str | None, *, length: int | None = 1000, model: str = "m1") -
             text = texts.get(self.path)
             data = (text or "").encode()
             self.send_response(404 if text is None else 200)
+            if drips:
+                self.end_headers()
+                with suppress(OSError):
+                    while not gone.wait(0.05):
+                        self.wfile.write(b" ")
+                return
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -141,6 +150,7 @@ def vllm(metrics: str | None, *, length: int | None = 1000, model: str = "m1") -
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
     finally:
+        gone.set()
         server.shutdown()
         server.server_close()
         thread.join(10)
@@ -176,6 +186,13 @@ def test_servers_are_asked_what_tells_them_apart(
         assert text in line
     for text in notes:
         assert any(text in line for line in said), said
+
+
+def test_a_server_that_never_ends_its_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing_table, "ANSWER_S", 0.3)
+    with vllm(None, drips=True) as url:
+        code, _, notes = check(siblings(tmp_path, {"k1": url}, presets={"k1": D26}, table=ALONE), "--probe")
+    assert (code, "tier k1: no answer" in notes) == (0, True)
 
 
 def test_a_server_that_does_not_answer_is_a_note(tmp_path: Path) -> None:

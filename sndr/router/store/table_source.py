@@ -9,9 +9,10 @@ import selectors
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from sndr.router.wire.routing_table import OnTableError, TableState, judge, no_table, stated_sha256, unread
 
@@ -51,7 +52,7 @@ def read_file(path: str, max_bytes: int) -> bytes:
 
 
 def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes:
-    """What a command prints. It gets no input; its standard error is not looked at.
+    """What a command prints. It gets no input; its standard error is not looked at. What ends us ends it first.
 
     Args:
         env: Its environment; the caller leaves out what is secret.
@@ -60,29 +61,70 @@ def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str], tim
         SourceError: It cannot be started, prints too much, takes too long, or fails. It is gone by then, with
             everything that it started in its process group.
     """
-    try:
-        process = subprocess.Popen(  # noqa: S603 - the operator's own boot file names it
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
-            env=dict(env),
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot be started: {getattr(error, 'strerror', None) or 'not a command'}") from None
-    assert process.stdout is not None
-    try:
-        data = _collect(process, time.monotonic() + timeout_s, timeout_s, max_bytes)
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
+    with _Endings() as endings:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the operator's own boot file names it
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise SourceError(f"cannot be started: {getattr(error, 'strerror', None) or 'not a command'}") from None
+        assert process.stdout is not None
+        try:
+            endings.interrupt()
+            data = _collect(process, time.monotonic() + timeout_s, timeout_s, max_bytes)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.stdout.close()
+            process.wait()
     if process.returncode:
         raise SourceError(f"ended with exit code {process.returncode}")
     return data
+
+
+class _Endings:
+    """Signals that would end this process at once: put off, so that the command in its own session is not left behind.
+
+    Before `interrupt` they are remembered, after it they interrupt; the process ends by them when the context does.
+    Handlers that somebody else has set stay.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._caught: int | None = None
+        self._interrupts = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._numbers.append(number)
+                    signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
+        if self._caught is not None:
+            os.kill(os.getpid(), self._caught)
+
+    def interrupt(self) -> None:
+        """From here on what is done is interrupted."""
+        self._interrupts = True
+        if self._caught is not None:
+            self._catch(self._caught)
+
+    def _catch(self, number: int, _frame: object = None) -> None:
+        self._caught = number
+        if self._interrupts:
+            self._interrupts = False  # once: cleaning up is not
+            raise KeyboardInterrupt
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float, timeout_s: float, max_bytes: int) -> bytes:

@@ -6,6 +6,9 @@ import asyncio
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ from sndr.contract import content_sha256
 from sndr.router.store import table_source
 from sndr.router.store.table_source import SourceError, TableView, load, read_file, run_command, sha256_on_disk
 from sndr.router.wire.routing_table import no_table
+from tests.support.cli import environment
 from tests.support.contract_vectors import REFERENCE
+from tests.support.live import until
 
 GIVEN: dict[str, Any] = {"cwd": "/", "env": {}, "timeout_s": 10, "max_bytes": 1 << 20, "on_error": "natural"}
 DATA = json.dumps(REFERENCE).encode()
@@ -51,6 +56,29 @@ def test_a_disk_that_fails_gives_no_table(path: Path, monkeypatch: pytest.Monkey
 def test_a_command_that_closes_its_output_and_stays_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"longer than 0.3 s"):
         run_command(["/bin/sh", "-c", "exec >&-; sleep 60"], cwd="/", env={}, timeout_s=0.3, max_bytes=10)
+
+
+COMMAND = """
+from sndr.router.store.table_source import run_command
+run_command(["/bin/sh", "-c", "echo $$ > started; exec sleep 60"], cwd={cwd!r}, env={{}}, timeout_s=60, max_bytes=10)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_whoever_is_ended_while_the_command_runs_ends_it_too(tmp_path: Path, number: signal.Signals) -> None:
+    """It is in a session of its own, and would go on for as long as it likes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(cwd=str(tmp_path))], env=environment(), stderr=subprocess.DEVNULL
+    )
+    try:
+        started = tmp_path / "started"
+        until(lambda: started.exists() and started.read_text().strip())
+        process.send_signal(number)
+        assert process.wait(30) == -number
+        until(lambda: not Path(f"/proc/{int(started.read_text())}/stat").exists())
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_what_the_file_holds_now_is_hashed_and_never_applied(path: Path) -> None:
