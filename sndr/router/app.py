@@ -707,7 +707,7 @@ def _go_live(
             listeners=lambda: [parse_listener(address) for address in app.addresses],
             others=others,
             own_hosts=config.own_hosts,
-            presets=app.table.presets,
+            table=app.table,
         )
     )
     return coordinator

@@ -44,7 +44,15 @@ def test_aliases_move_to_families_and_back_and_replacements_change_presets(tmp_p
             operator.change(op="tier_replacement", tiers={"k4": {"max_concurrency": 8}})
             with holding(url, one, 1):
                 assert receipt(url, body(**SHORT_TOOL_CALL))["tier"] == "k4"
+            # A route that leaves a preset without a tier is told, and may be what is wanted.
+            unbinds = operator.preview(op="tier_replacement", tiers={"k4": {"preset": None}})
+            told = [(one["code"], one["blocking"]) for one in unbinds["checks"] if one["name"] == "presets_bound"]
+            assert (told, unbinds["applicable"]) == ([("preset_unbound", False)], True)
             operator.change(op="tier_replacement", tiers={"k4": {"preset": None}})
+            again = operator.preview(op="tier_replacement", tiers={"k1": {"max_concurrency": 8}})
+            assert "presets_bound" not in [one["name"] for one in again["checks"]]
+            typo = operator.preview(op="alias_update", aliases={"only.k4": {"family": "gone", "natural": "k4"}})
+            assert "no such family" in typo["checks"][-2]["reason"], typo["checks"]
             with holding(url, one, 1):
                 unbound = receipt(url, body(**SHORT_TOOL_CALL))
             assert (unbound["tier"], unbound["outcome"]) == ("k1", "rule")

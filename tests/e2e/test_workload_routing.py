@@ -218,7 +218,7 @@ def test_a_table_that_changes_on_disk_is_reported_and_not_applied(tmp_path: Path
         assert after["on_disk"] == {"content_sha256": content_sha256(without_rule), "changed": True}
         assert after["content_sha256"] == before["content_sha256"]
         shown = run_verb("status", "--config", tmp_path / "gateway.toml", "--url", url)
-        assert "a restart would take it" in shown.stdout, shown
+        assert "a restart would read it" in shown.stdout, shown
         with holding(url, one, 1):
             assert receipt(url, body(**SHORT_TOOL_CALL))["tier"] == "k4"
         (tmp_path / "table.json").unlink()

@@ -28,6 +28,7 @@ from sndr.router.core.readiness import Observation, Reason, TierReadiness
 from sndr.router.core.usage import LedgerStatus, Unresolved
 from sndr.router.gateway.gate import DataGate
 from sndr.router.gateway.published import Published, build_snapshot
+from sndr.router.wire.routing_table import no_table
 
 T = TypeVar("T")
 
@@ -308,7 +309,7 @@ class RoutesWorld:
             listeners=lambda: [Listener("127.0.0.1:8710", "127.0.0.1", 8710, None)],
             others={},
             own_hosts=frozenset(),
-            presets={},
+            table=no_table(),
         )
 
     async def _open(self, record: rc.Record) -> None:

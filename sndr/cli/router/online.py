@@ -261,7 +261,7 @@ def _table_lines(table: Mapping[str, Any]) -> list[str]:
     on_disk = table.get("on_disk")
     if on_disk is not None and on_disk["changed"]:
         now = (on_disk["content_sha256"] or "no table")[:12]
-        lines.append(f"routing table on disk: {now}, not {name}; a restart would take it")
+        lines.append(f"routing table on disk: {now}, not {name}; a restart would read it")
     return lines
 
 

@@ -19,7 +19,7 @@ from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code
 from sndr.router.core.evidence import TRUST
 from sndr.router.core.exclusions import exclusions
-from sndr.router.core.family import Presets, serving
+from sndr.router.core.family import serving
 from sndr.router.core.listener import Listener
 from sndr.router.core.projection import (
     Finding,
@@ -47,6 +47,7 @@ from sndr.router.wire.record import (
     receipt_document,
     revision_document,
 )
+from sndr.router.wire.routing_table import TableState, unbound
 
 __all__ = ["ChangeRefusedError", "Routes"]
 
@@ -133,7 +134,7 @@ class Routes:
         listeners: Callable[[], Collection[Listener]],
         others: Mapping[str, str],
         own_hosts: frozenset[str],
-        presets: Presets,
+        table: TableState,
     ) -> None:
         """Make the API of a coordinator.
 
@@ -144,7 +145,7 @@ class Routes:
             listeners: The gateway's own addresses, as bound.
             others: Name -> URL of what is served outside the routes.
             own_hosts: Names and addresses of this machine.
-            presets: Those of the routing table, for family aliases.
+            table: The routing table, for family aliases.
         """
         self._coordinator = coordinator
         self._gate = gate
@@ -156,7 +157,8 @@ class Routes:
         self._listeners = listeners
         self._others = others
         self._own_hosts = own_hosts
-        self._presets = presets
+        self._table = table.table
+        self._presets = table.presets
         self._previews = PreviewCache(clock)
 
     @property
@@ -461,6 +463,13 @@ class Routes:
         if isinstance(command, fx.Cancel | fx.Verify):
             # The machine proves again, and a failure there must leave its trace: nothing is forbidden here.
             checks += await self._check_served(plan.scope, command)
+        if proposed is not None and machine.record is not None:
+            known = unbound(machine.record.current.projection, self._table)
+            checks += [
+                _check("presets_bound", "preset_unbound", blocking=False, reason=sentence)
+                for sentence in unbound(proposed, self._table)
+                if sentence not in known
+            ]
         if "drain" in plan.will:
             checks.append(self._check_rows(plan.scope))
         condition = self._coordinator.condition
