@@ -14,7 +14,17 @@ from sndr.router.core.effects import Code
 from sndr.router.core.projection import Projection
 from sndr.router.core.receipt import Container, Evidence, Receipt
 
-__all__ = ["FUTURE_MS", "TRUST", "WINDOW_MS", "check_evidence", "parse_instant"]
+__all__ = [
+    "CONTAINER_PATTERN",
+    "FUTURE_MS",
+    "IMAGE_PATTERN",
+    "INSTANT_PATTERN",
+    "SHA256_PATTERN",
+    "TRUST",
+    "WINDOW_MS",
+    "check_evidence",
+    "parse_instant",
+]
 
 WINDOW_MS: Final = 5_000
 """How much earlier than the hold an observation may claim to be: clocks of two hosts differ."""
@@ -25,11 +35,11 @@ FUTURE_MS: Final = 300_000
 TRUST: Final = "operator_asserted"
 """What a receipt says of evidence: whose word it is."""
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_CONTAINER: Final = re.compile(r"[0-9a-f]{12,64}")
-_IMAGE: Final = re.compile(r"sha256:[0-9a-f]{64}")
+SHA256_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
+CONTAINER_PATTERN: Final = re.compile(r"[0-9a-f]{12,64}")
+IMAGE_PATTERN: Final = re.compile(r"sha256:[0-9a-f]{64}")
+INSTANT_PATTERN: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
-_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z", re.ASCII)
 
 
 def parse_instant(text: str) -> int | None:
@@ -37,7 +47,7 @@ def parse_instant(text: str) -> int | None:
 
     A fraction of a second is cut to milliseconds. A leap second is not accepted: no clock we compare with shows it.
     """
-    match = _INSTANT.fullmatch(text)
+    match = INSTANT_PATTERN.fullmatch(text)
     if match is None:
         return None
     try:
@@ -82,15 +92,15 @@ def check_evidence(
 def _is_well_formed(evidence: Evidence) -> bool:
     return (
         _NAME.fullmatch(evidence.campaign.id) is not None
-        and _SHA256.fullmatch(evidence.campaign.sha256) is not None
+        and SHA256_PATTERN.fullmatch(evidence.campaign.sha256) is not None
         and all(_is_container(container) for container in evidence.containers.values())
     )
 
 
 def _is_container(container: Container) -> bool:
     return (
-        _CONTAINER.fullmatch(container.container_id) is not None
-        and _IMAGE.fullmatch(container.image_id) is not None
+        CONTAINER_PATTERN.fullmatch(container.container_id) is not None
+        and IMAGE_PATTERN.fullmatch(container.image_id) is not None
         and _NAME.fullmatch(container.observer) is not None
         and parse_instant(container.started_at) is not None
         and parse_instant(container.observed_at) is not None

@@ -45,6 +45,7 @@ __all__ = [
     "compare_endpoints",
     "diff",
     "endpoint",
+    "escape_key",
     "freeze",
     "is_valid",
     "merge_live",
@@ -304,7 +305,7 @@ def parse(document: object, *, fill: bool = False) -> Projection:
     if not 0 < len(given_tiers) <= TIERS_MAX and "tiers" in root:
         faults.add("/tiers", f"1 to {TIERS_MAX} tiers are allowed, found {len(given_tiers)}", "change_too_large")
     for tier_id in _sorted_keys(given_tiers, "/tiers", faults):
-        pointer = f"/tiers/{_escape(tier_id)}"
+        pointer = f"/tiers/{escape_key(tier_id)}"
         if TIER_ID_PATTERN.fullmatch(tier_id) is None:
             faults.add(pointer, "a tier id is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
             continue
@@ -341,7 +342,7 @@ def _parse_aliases(given: object, known: set[str], faults: _Faults, *, fill: boo
         faults.add("/aliases", f"at most {ALIASES_MAX} aliases are allowed, found {len(entries)}", "change_too_large")
     aliases: dict[str, Target] = {}
     for written in _sorted_keys(entries, "/aliases", faults):
-        pointer = f"/aliases/{_escape(written)}"
+        pointer = f"/aliases/{escape_key(written)}"
         alias = written.strip().lower() if fill else written
         if ALIAS_PATTERN.fullmatch(alias) is None:
             faults.add(pointer, "an alias is 1 to 128 of a-z 0-9 . _ : / @ + - and starts with a letter or digit")
@@ -414,7 +415,7 @@ def _keys(
     for key in _sorted_keys(entry, pointer, faults):
         if key in allowed:
             continue
-        place = f"{pointer}/{_escape(key)}"
+        place = f"{pointer}/{escape_key(key)}"
         if key in _RESERVED:
             faults.add(place, f"{key} is a reserved word and not supported", "replacement_unsupported")
         else:
@@ -474,8 +475,8 @@ def _kind(given: object) -> str:
     return names.get(type(given), f"a {type(given).__name__}")
 
 
-def _escape(key: str) -> str:
-    # a pointer is printed on one line, whatever was written
+def escape_key(key: str) -> str:
+    """One part of a JSON pointer (Source: RFC 6901 section 3) that stays on one line, whatever was written."""
     shown = key.replace("~", "~0").replace("/", "~1")[:STRING_MAX]
     return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in shown)
 
@@ -628,7 +629,7 @@ def _freeze(given: object, pointer: str, depth: int, faults: _Faults) -> FrozenJ
     if type(given) is dict:
         frozen = {}
         for key in _sorted_keys(given, pointer, faults):
-            place = f"{pointer}/{_escape(key)}"
+            place = f"{pointer}/{escape_key(key)}"
             problem = (
                 _character_problem(key, allowed=frozenset()) if len(key) <= STRING_MAX else "has a key that is too long"
             )
@@ -704,7 +705,7 @@ def apply_aliases(projection: Projection, aliases: object) -> Projection:
     given = _object(aliases, "/aliases", faults)
     targets: dict[str, Target] = dict(projection.aliases)
     for alias in _sorted_keys(given, "/aliases", faults):
-        pointer = f"/aliases/{_escape(alias)}"
+        pointer = f"/aliases/{escape_key(alias)}"
         if alias not in projection.aliases:
             faults.add(
                 pointer,
@@ -745,7 +746,7 @@ def apply_tiers(projection: Projection, patches: object, *, allow_same: bool = F
     tiers = document["tiers"]
     assert isinstance(tiers, dict)
     for tier_id in _sorted_keys(given, "/tiers", faults):
-        pointer = f"/tiers/{_escape(tier_id)}"
+        pointer = f"/tiers/{escape_key(tier_id)}"
         if tier_id not in projection.tiers:
             faults.add(
                 pointer, "is not a tier of this router; the set of tiers changes with a restart only", "unknown_tier"
@@ -815,7 +816,7 @@ def restart_only(boot: Projection, live: Projection) -> tuple[Finding, ...]:
     for kind, ours, theirs in (("aliases", boot.aliases, live.aliases), ("tiers", boot.tiers, live.tiers)):
         for name in sorted(set(ours) ^ set(theirs)):
             where = "the boot file" if name in ours else "the live routes"
-            faults.add(f"/{kind}/{_escape(name)}", f"exists in {where} only", "restart_only")
+            faults.add(f"/{kind}/{escape_key(name)}", f"exists in {where} only", "restart_only")
     for tier_id in sorted(set(boot.tiers) & set(live.tiers)):
         for key in sorted(BOOT_LOCKED):
             if getattr(boot.tiers[tier_id], key) != getattr(live.tiers[tier_id], key):
@@ -833,7 +834,7 @@ def diff(before: Projection, after: Projection) -> tuple[Change, ...]:
 def _diff(before: object, after: object, pointer: str) -> Iterator[Change]:
     if type(before) is dict and type(after) is dict:
         for key in sorted(set(before) | set(after)):
-            yield from _diff(before.get(key), after.get(key), f"{pointer}/{_escape(key)}")
+            yield from _diff(before.get(key), after.get(key), f"{pointer}/{escape_key(key)}")
     elif canonical(before) != canonical(after):  # bytes, because 1 == 1.0 == True in Python
         yield Change(pointer, freeze(before), freeze(after))
 

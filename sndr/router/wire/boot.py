@@ -31,6 +31,7 @@ from sndr.router.core.listener import (
     is_own_listener,
     parse_listener,
 )
+from sndr.router.core.projection import ALIAS_PATTERN, ENV_NAME_PATTERN, TIER_ID_PATTERN
 from sndr.router.wire import boot_model
 from sndr.router.wire.boot_model import Boot, Client, FamilyLeaf, PurposeModel, Router, Server
 from sndr.router.wire.toml_keys import KeyLines, KeyPath, locate, show
@@ -41,9 +42,6 @@ MAX_FILE_BYTES: Final = 1 << 20
 AUTHORITY_PATH_MAX_BYTES: Final = 1024
 
 _RESERVED: Final = {"replicas": "is reserved: one tier is one server; write one tier for each"}
-_ENV_NAME: Final = re.compile(boot_model.ENV_NAME_PATTERN)
-_TIER_ID: Final = re.compile(boot_model.TIER_ID_PATTERN)
-_ALIAS: Final = re.compile(boot_model.ALIAS_PATTERN)
 _CREDENTIAL: Final = re.compile(r"(AKIA|ASIA)[A-Z0-9]{16}\Z|(?=.*[0-9])[A-Z0-9]{24,}\Z")
 _AUTHORITY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TOKEN: Final = re.compile(r"[!-~]+\Z")
@@ -470,11 +468,11 @@ class _Check:
             name = tier.get("id")
             if families and tier.get("preset"):
                 continue  # a family alias may lead here: the routing table decides
-            if isinstance(name, str) and _TIER_ID.match(name) and name not in named:
+            if isinstance(name, str) and TIER_ID_PATTERN.fullmatch(name) and name not in named:
                 self.add(("router", "tiers", index), f"no route names the tier {name}; add it to [router.model_routes]")
 
     def _check_alias(self, alias: _Alias, table: str, ids: Sequence[str]) -> None:
-        if not _ALIAS.match(alias.name):
+        if not ALIAS_PATTERN.fullmatch(alias.name):
             self.add(alias.path, "an alias must match [a-z0-9][a-z0-9._:/@+-]{0,127} (after lower-casing)")
         elif alias.name in self.aliases:
             first = self.aliases[alias.name]
@@ -528,7 +526,7 @@ class _Check:
                 continue
             path = (*at, "model")
             name = model.strip().lower()
-            if not _ALIAS.match(name):
+            if not ALIAS_PATTERN.fullmatch(name):
                 self.add(path, "must match [a-z0-9][a-z0-9._:/@+-]{0,127} (after lower-casing)")
                 continue
             first = self.purpose_names.setdefault((kind, name), path)
@@ -624,7 +622,7 @@ class _Check:
         operator: KeyPath = ("server", "operator_auth_env")
         live = bool(self.server.get("route_state_path"))
         for path, name, is_ours in users:
-            if not isinstance(name, str) or not name or not _ENV_NAME.match(name):
+            if not isinstance(name, str) or not name or not ENV_NAME_PATTERN.fullmatch(name):
                 continue
             if _CREDENTIAL.match(name):
                 self.add(path, "looks like a credential; write the name of the environment variable that holds it")

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, RootModel, Tag
 
+from sndr.router.core import projection
+
 __all__ = [
-    "ALIAS_PATTERN",
     "ENV_NAME_PATTERN",
     "TIER_ID_PATTERN",
     "AudioRoute",
@@ -28,8 +29,7 @@ __all__ = [
     "TierKeys",
 ]
 
-TIER_ID_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-ALIAS_PATTERN: Final = r"^[a-z0-9][a-z0-9._:/@+-]{0,127}$"
+TIER_ID_PATTERN: Final = f"^{projection.TIER_ID_PATTERN.pattern}$"
 ENV_NAME_PATTERN: Final = r"^[A-Z][A-Z0-9_]*$"
 
 _MAX_SECONDS: Final = 31_536_000.0

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from sndr.errors import AuthorityError, ControlError
+from sndr.router.core.evidence import CONTAINER_PATTERN, IMAGE_PATTERN, INSTANT_PATTERN, SHA256_PATTERN
 from sndr.router.core.projection import (
     ALIAS_PATTERN,
     INTEGER_MAX,
@@ -33,6 +34,7 @@ from sndr.router.core.projection import (
     Target,
     TierTarget,
     canonical,
+    escape_key,
     freeze,
     parse,
     sha256_of_encoded,
@@ -102,13 +104,9 @@ TOO_LARGE: Final = "route_state_too_large"
 # An unterminated string ends at the end of the text, so that a hostile file costs one pass and not one per quote.
 _STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS: Final = re.compile(r"[\[{\]}]")
-_HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _INSTANT: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})\.([0-9]{3})Z")
-_OPERATOR_INSTANT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z")
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_CONTAINER_ID: Final = re.compile(r"[0-9a-f]{12,64}")
-_IMAGE_ID: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MEMBERS: Final = ("authority_id", "boot", "current", "digest", "previous", "schema", "transaction", "write_seq")
@@ -503,8 +501,7 @@ class _Object:
         self.problems.append(Problem(code, pointer, message))
 
     def _at(self, key: str) -> str:
-        shown = key.replace("~", "~0").replace("/", "~1")
-        return f"{self.pointer}/{shown if shown.isprintable() else ascii(shown)[1:-1]}"
+        return f"{self.pointer}/{escape_key(key)}"
 
     def close(self, *keys: str) -> None:
         if not self.is_object:
@@ -594,7 +591,7 @@ class _Object:
         return 0
 
     def sha256(self, key: str) -> str:
-        return self.text(key, _HEX64, "64 lower-case hexadecimal digits")
+        return self.text(key, SHA256_PATTERN, "64 lower-case hexadecimal digits")
 
     def bound(self, limit: int) -> None:
         size = len(canonical(self._members))
@@ -770,12 +767,12 @@ def _read_event(shell: _Object) -> Event:
 
 _LINE: Final = "a string without control characters"
 _CONTAINER_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    "container_id": (_CONTAINER_ID, "12 to 64 lower-case hexadecimal digits"),
-    "image_id": (_IMAGE_ID, "sha256: and 64 lower-case hexadecimal digits"),
-    "observed_at": (_OPERATOR_INSTANT, "an instant in UTC, as 2026-01-31T12:00:00Z"),
+    "container_id": (CONTAINER_PATTERN, "12 to 64 lower-case hexadecimal digits"),
+    "image_id": (IMAGE_PATTERN, "sha256: and 64 lower-case hexadecimal digits"),
+    "observed_at": (INSTANT_PATTERN, "an instant in UTC, as 2026-01-31T12:00:00Z"),
     "observer": (_PRINTABLE, _LINE),
     "served_model": (_PRINTABLE, _LINE),
-    "started_at": (_OPERATOR_INSTANT, "an instant in UTC, as 2026-01-31T12:00:00Z"),
+    "started_at": (INSTANT_PATTERN, "an instant in UTC, as 2026-01-31T12:00:00Z"),
 }
 
 

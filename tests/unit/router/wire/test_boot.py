@@ -114,6 +114,10 @@ def test_a_fault_has_its_line_its_key_and_what_is_allowed(text: str, expected: s
     assert any(line.startswith(expected) for line in found), found
 
 
+def test_a_name_that_only_looks_right_before_its_line_end_has_one_fault() -> None:
+    assert [fault.split(": ")[1] for fault in faults(server('auth_env = "KEY\\n"'))] == ["server.auth_env"]
+
+
 def test_all_faults_are_reported_together_in_file_order() -> None:
     text = (
         '[server]\nlissten = 1\nauth_env = "sk-1"\n'
