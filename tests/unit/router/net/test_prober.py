@@ -211,3 +211,13 @@ def test_a_candidate_is_probed_without_a_trace() -> None:
         assert not probes.is_ready("a", 1)
 
     probing(script)
+
+
+def test_a_model_list_in_a_coding_that_nobody_asked_for_proves_nothing() -> None:
+    async def script(server: Server, probes: Prober) -> None:
+        for coding, passed in (("gzip", False), ("br, gzip", False), ("Identity", True)):
+            server.answers["/v1/models"] = response(MODELS, extra=f"Content-Encoding: {coding}\r\n")
+            seen = await probes.probe(tier(server.port))
+            assert (seen.passed, seen.reason is Reason.IDENTITY_MALFORMED) == (passed, not passed)
+
+    probing(script)
