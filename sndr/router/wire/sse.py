@@ -128,12 +128,21 @@ def scan_text(text: bytes) -> Scan:
 class StreamTail:
     """The first and the last bytes of a body that passes through."""
 
-    __slots__ = ("_bytes", "_first", "_parts")
+    __slots__ = ("_bytes", "_final", "_first", "_numbered", "_parts", "_sequence")
 
-    def __init__(self) -> None:
+    def __init__(self, *, numbered: bool = False) -> None:
+        """Start.
+
+        Args:
+            numbered: The events are those of the Responses API: what the last ones say about themselves stands at their
+                beginning, however long they are.
+        """
         self._first = b""
         self._parts: deque[bytes] = deque()
         self._bytes = 0
+        self._numbered = numbered
+        self._final: str | None = None
+        self._sequence = -1
 
     def feed(self, data: bytes) -> bytes:
         """Remember; returns the data unchanged."""
@@ -152,10 +161,20 @@ class StreamTail:
             first = self._parts[0]
             self._first = (first if len(first) >= TAIL_BYTES else b"".join(self._parts))[:TAIL_BYTES]
         last = self._parts[-1]
+        if self._numbered:
+            last = b"".join(self._parts)
+            self._note(last)
         text = (last if len(last) >= TAIL_BYTES else b"".join(self._parts))[-TAIL_BYTES:]
         self._parts.clear()
         self._parts.append(text)
         self._bytes = len(text)
+
+    def _note(self, text: bytes) -> None:
+        """Keep what events say about themselves before their beginnings are forgotten."""
+        for found in _FINAL.finditer(text):
+            self._final = found[1].decode()
+        for found in _SEQUENCE.finditer(text):
+            self._sequence = int(found[1])
 
     def text(self) -> bytes:
         """What is remembered."""
@@ -163,12 +182,17 @@ class StreamTail:
 
     def scan(self, *, events: bool) -> Scan:
         """Read what the response said about itself: in its events, or as one JSON value."""
-        return scan_text(self.text()) if events else scan_json(self.text())
+        if not events:
+            return scan_json(self.text())
+        scan = scan_text(self.text())
+        if scan.finish_reason is None:
+            scan.finish_reason = self._final
+        return scan
 
     def next_sequence_number(self) -> int:
         """One more than the last event's number, for streams that number their events."""
-        last = -1
-        for found in _SEQUENCE.finditer(self.text()):
+        last = self._sequence
+        for found in _SEQUENCE.finditer(b"".join(self._parts)):
             last = int(found[1])
         return last + 1
 
@@ -185,8 +209,8 @@ class UsageFilter(StreamTail):
 
     held_max: ClassVar[int] = HELD_MAX
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, numbered: bool = False) -> None:
+        super().__init__(numbered=numbered)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -247,8 +271,8 @@ class EventRename(UsageFilter):
 
     held_max: ClassVar[int] = RENAMED_EVENT_MAX
 
-    def __init__(self, name: bytes, *, hides_usage: bool) -> None:
-        super().__init__()
+    def __init__(self, name: bytes, *, hides_usage: bool, numbered: bool = False) -> None:
+        super().__init__(numbered=numbered)
         self._name = name
         self._hides = hides_usage
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sndr.router.wire.sse import HELD_MAX, StreamTail, UsageFilter, scan_json
+from sndr.router.wire.sse import HELD_MAX, EventRename, StreamTail, UsageFilter, scan_json
 
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"\\"usage\\":{"},"finish_reason":null}],"usage":null}'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
@@ -84,3 +85,24 @@ def test_json_answers() -> None:
         b'{"usage":{"prompt_tokens":true}}',
     ):
         assert scan_json(odd).prompt_tokens is None
+
+
+@pytest.mark.parametrize("step", [100, 3000, 40_000, 1_000_000])
+def test_what_a_long_last_event_says_at_its_beginning(step: int) -> None:
+    """The final event of a Responses stream repeats the whole answer between its type and its counts."""
+    words = b"x" * 60_000
+    text = b"".join(
+        b'data: {"type":"response.output_text.delta","sequence_number":%d,"delta":"%b"}\n\n' % (number, b"y" * 400)
+        for number in range(200)
+    )
+    text += (
+        b'data: {"type":"response.incomplete","sequence_number":200,"response":{"output":["%b"],'
+        b'"usage":{"input_tokens":7,"output_tokens":9}}}\n\n' % words
+    )
+    for stream in (StreamTail(numbered=True), EventRename(b'"m"', hides_usage=False, numbered=True)):
+        seen = b"".join([stream.feed(text[at : at + step]) for at in range(0, len(text), step)])
+        assert seen + stream.flush() == text
+        scan = stream.scan(events=True)
+        assert (scan.finish_reason, scan.prompt_tokens, scan.completion_tokens) == ("incomplete", 7, 9)
+        assert stream.next_sequence_number() == 201
+        assert len(stream.text()) < 80_000
