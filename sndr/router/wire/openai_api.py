@@ -73,6 +73,8 @@ def _key(_type: type, name: Any) -> _Key:
     return _Key(name)
 
 
+TOKENS_MAX: Final = 2**63 - 1
+"""Larger limits are no numbers to most servers, and would make a header field of any length where they are lowered."""
 _MEMBERS: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_key)
 _TEXT: Final = msgspec.json.Decoder(str)
 _INTEGER: Final = msgspec.json.Decoder(int)
@@ -173,6 +175,8 @@ class ChatRequest:
             value = _INTEGER.decode(text)
         except msgspec.DecodeError:
             raise Refused(400, "invalid_request", f"the member `{name}` is not an integer", param=name) from None
+        if value > TOKENS_MAX:
+            raise Refused(400, "invalid_request", f"the member `{name}` is out of range", param=name)
         if self.max_tokens is None or value > self.max_tokens:
             self.max_tokens = value
 

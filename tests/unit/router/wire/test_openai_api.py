@@ -80,6 +80,8 @@ BAD = [
     (b'{"model":"a","stream_options":{"include_usage":"x"}}', "invalid_request"),
     (b'{"model":"a","max_tokens":1.5}', "invalid_request"), (b'{"model":"a","max_tokens":"5"}', "invalid_request"),
     (b'{"model":"a","max_tokens":true}', "invalid_request"),
+    (b'{"model":"a","max_tokens":9223372036854775808}', "invalid_request"),
+    (b'{"model":"a","max_tokens":1' + b"0" * 4000 + b"}", "invalid_request"),
 ]  # fmt: skip
 
 
