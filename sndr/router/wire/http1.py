@@ -683,6 +683,7 @@ class ResponseReader:
         "_informational",
         "_left",
         "_memory",
+        "_overhead",
         "_tail",
         "_until_eof",
         "begun",
@@ -697,6 +698,7 @@ class ResponseReader:
         self._head_only = head_only
         self._informational = 0
         self._tail = b""
+        self._overhead = 0
         self._feed: Callable[[bytes], object] | None = None
         self._chunks: _Chunks | None = None
         self._left = 0
@@ -762,14 +764,12 @@ class ResponseReader:
             # The parser skips line ends that follow a message, without a word: none may follow here.
             if chunks.surplus or tail[-4:] != _BLANK or tail[:-4] in (b"\r", b"\n"):
                 self.reusable = False
-        if len(body) == 1:
-            data = body[0]
-            body.clear()
-            return data
-        if not body:
-            return b""
-        data = b"".join(body)
+        size = len(data)
+        data = body[0] if len(body) == 1 else b"".join(body)
         body.clear()
+        self._overhead += size - 16 * len(data)
+        if self._overhead > CHUNK_OVERHEAD_MAX and not chunks.complete:  # what follows the end is no framing
+            raise Malformed("too much framing for the chunked body")
         return data
 
     def _read_head(self, data: bytes) -> bytes | None:
