@@ -425,3 +425,30 @@ def test_upstream_connections_are_reused(url: str, synthetic: Synthetic) -> None
         for number in range(50):
             assert raw.send(request(chat(), headers={"x-request-id": f"reuse-{number}"})).answer().status == 200
     assert len({synthetic.log(f"reuse-{number}")[0]["connection"] for number in range(50)}) == 1
+
+
+def test_a_body_that_was_long_on_its_way_may_wait_as_long_as_any(url: str) -> None:
+    wait_idle(url)
+    data = request(chat(), headers={"x-request-id": "slow-body"})
+    with connected(url) as slow:
+        began = time.monotonic()
+        slow.send(data[:-40])
+        for at in range(len(data) - 40, len(data) - 1):
+            slow.send(data[at : at + 1])
+            time.sleep(0.09)
+        assert time.monotonic() - began > 3  # beyond admission_timeout_s
+        with connected(url) as first, connected(url) as second:
+            for raw in (first, second):
+                raw.send(request(chat(True, synthetic={"tokens": 3, "stall_after": 1})))
+                raw.until(b"t0")
+            slow.send(data[-1:])
+            while not operator_get(url, "/v1/router/status")["tiers"][0]["queued"]:
+                assert not trace_or_none(url, "slow-body")
+            first.close()
+            assert slow.answer().status == 200
+    assert int(str(trace(url, "slow-body")["queue_ms"])) < 3000
+
+
+def trace_or_none(url: str, request_id: str) -> object:
+    answer = ask(url, request(method="GET", path=f"/v1/requests/{request_id}", key=OPERATOR))
+    return answer.json if answer.status == 200 else None

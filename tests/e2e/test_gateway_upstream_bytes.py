@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.gateway import gateway_process
 from tests.support.raw import ask, boot_file, chat, connected, operator_get, request, wait_idle
-from tests.support.raw_upstream import CLOSE, DEFAULT, DEFAULT_BODY, RESET, RawUpstream, raw_upstream
+from tests.support.raw_upstream import CLOSE, DEFAULT, DEFAULT_BODY, HOLD, RESET, RawUpstream, raw_upstream
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -90,6 +90,54 @@ def test_malformed_chunks_in_a_stream(url: str, upstream: RawUpstream) -> None:
     assert answer.events[0] == "1"
     assert json.loads(answer.events[-1])["error"]["code"] == "upstream_protocol"
     assert operator_get(url, "/v1/requests/chunks")["outcome"] == "upstream_error"
+
+
+def test_a_stream_that_announced_its_length_ends_in_an_event_that_can_be_read(url: str, upstream: RawUpstream) -> None:
+    whole = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % (len(whole) + 5)
+    for name, more in (("short", b""), ("whole", b"data:")):
+        body = chat(True, stream_options={"include_usage": True})
+        upstream.script(f"length-{name}", [head + whole, 0.05, more or RESET])
+        with connected(url) as raw:
+            answer = raw.send(request(body, headers={"x-request-id": f"length-{name}"})).answer()
+            if name == "whole":
+                assert answer.body == whole + more
+            else:
+                assert answer.body.startswith(whole)
+                assert json.loads(answer.events[-1])["error"]["code"] == "upstream_reset"
+                assert raw.closed()
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}])
+def test_nothing_is_put_into_an_encoded_stream(url: str, upstream: RawUpstream, options: dict[str, bool]) -> None:
+    """It was not asked for; only its client can read it, so what it breaks off with must not be text."""
+    packed = b"\x1f\x8b\x08\x00\x00"
+    name = f"packed-{len(options)}"
+    head = STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    upstream.script(name, [head + chunk(packed), 0.05, RESET])
+    with connected(url) as raw:
+        data = raw.send(request(chat(True, stream_options=options), headers={"x-request-id": name})).rest()
+    assert data.endswith(b"\r\n\r\n" + chunk(packed))
+    assert operator_get(url, f"/v1/requests/{name}")["outcome"] == "upstream_reset"
+
+
+def test_framing_without_end_breaks_an_answer_off(url: str, upstream: RawUpstream) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    floods = {
+        "extensions": b"1;" + b"x" * 300_000 + b"\r\n{\r\n0\r\n\r\n",
+        "trailers": b"1\r\n{\r\n0\r\n" + b"a: b\r\n" * 60_000 + b"\r\n",
+        "sizes": b"0" * 300_000 + b"1\r\n{\r\n0\r\n\r\n",
+    }
+    for name, flood in floods.items():
+        upstream.script(name, [head, 0.05, flood, HOLD])
+        with connected(url) as raw:
+            data = raw.send(request(chat(), headers={"x-request-id": name})).rest()
+        assert b"\r\n0\r\n\r\n" not in data
+        found = operator_get(url, f"/v1/requests/{name}")
+        assert (found["outcome"], found["error_code"]) == ("upstream_error", "upstream_protocol")
+    # What takes a byte of framing for a byte of body is odd and harmless.
+    upstream.script("small", [head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"])
+    assert ask(url, request(chat(), headers={"x-request-id": "small"})).body == b"x" * 20_000
 
 
 def test_informational_answers_and_answers_that_end_with_the_connection(url: str, upstream: RawUpstream) -> None:

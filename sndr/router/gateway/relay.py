@@ -197,10 +197,10 @@ class Exchange:
     """A routed request. Implements `Waiter`, `UpstreamClient` and `Responder`."""
 
     __slots__ = (
-        "_alias", "_answer", "_body", "_call", "_clamped", "_connection", "_context", "_deadline", "_error_code",
-        "_first_byte_at", "_gateway", "_heard_at", "_hides_usage", "_key", "_lease", "_outcome", "_paused", "_request",
-        "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot", "_state", "_status", "_stream", "_tail",
-        "_tier_id",
+        "_alias", "_answer", "_arrived", "_body", "_call", "_clamped", "_connection", "_context", "_deadline",
+        "_error_code", "_first_byte_at", "_gateway", "_heard_at", "_hides_usage", "_key", "_lease", "_outcome",
+        "_paused", "_request", "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot", "_state", "_status",
+        "_stream", "_tail", "_tier_id",
     )  # fmt: skip
 
     def __init__(
@@ -229,6 +229,7 @@ class Exchange:
         self._key: int | None = None
         self._state = _QUEUED
         self._resolves = 0
+        self._arrived = 0.0
         self._deadline = 0.0
         self._heard_at = 0.0
         self._first_byte_at: float | None = None
@@ -252,7 +253,9 @@ class Exchange:
             Refused: Before anything was counted.
         """
         self._connection.answer_later(self)
-        self._deadline = self._context.started + self._backend.timeouts.admission_s
+        # The wait begins when the whole request is here, and its body may have been long on its way.
+        self._arrived = max(self._context.started, self._gateway.ticker.now)
+        self._deadline = self._arrived + self._backend.timeouts.admission_s
         try:
             self._acquire()
         except Refused:
@@ -300,7 +303,7 @@ class Exchange:
         gateway, context = self._gateway, self._context
         self._lease = lease
         now = gateway.time()
-        queue_ms = int((now - context.started) * 1000)
+        queue_ms = int((now - self._arrived) * 1000)
         gateway.exchanges.add(self)
         if gateway.decisions is not None:
             gateway.decide(context, self._alias, self._tier_id, self._snapshot, self._runtime, "admitted")
@@ -419,15 +422,22 @@ class Exchange:
             fields += context.peer.fields
         length = head.content_length
         content_type = head.fields.get(b"content-type", b"")[:17].lower()
+        coding = head.fields.get(b"content-encoding")
+        if coding is not None and coding.lower() != b"identity":
+            content_type = b""  # bytes that only the client can read: nothing is put into them, and none held back
         self._stream = is_stream = content_type == b"text/event-stream"
+        if is_stream and not complete:
+            length = None  # an event may be hidden, or be added where the stream breaks
+        numbered = context.endpoint is not None and context.endpoint.numbered
         tail: StreamTail
         if gateway.renames and status < 300 and (is_stream or content_type[:16] == b"application/json"):
             name = msgspec.json.encode(self._alias)
-            tail = EventRename(name, hides_usage=self._hides_usage) if is_stream else AnswerRename(name)
+            tail = (
+                EventRename(name, hides_usage=self._hides_usage, numbered=numbered) if is_stream else AnswerRename(name)
+            )
             length = None
         elif is_stream and self._hides_usage:
             tail = UsageFilter()
-            length = None  # an event may be hidden: the length is not known
         elif complete and not is_stream and len(body) <= WHOLE_MAX:
             # The whole answer is here and passes as it is.
             self._answer = body
@@ -438,7 +448,7 @@ class Exchange:
             connection.end()
             return
         else:
-            tail = StreamTail()
+            tail = StreamTail(numbered=numbered and is_stream)
         self._tail = tail
         self._state = _RELAYING
         self._heard_at = gateway.ticker.now
