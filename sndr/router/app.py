@@ -37,7 +37,7 @@ from sndr.router.metrics import Metrics
 from sndr.router.net.flow import AfterWrites, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
-from sndr.router.net.tls import Certificate, client_context
+from sndr.router.net.tls import Certificate, TlsListener, client_context
 from sndr.router.net.unix_socket import UnixSocket
 from sndr.router.net.upstream import Origin, UpstreamPool
 from sndr.router.routing_table import load_table
@@ -112,7 +112,7 @@ class App:
         self._config = config
         self._pools: dict[tuple[bool, str, int], UpstreamPool] = {}
         self._tls: ssl.SSLContext | None = None
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._unix: list[UnixSocket] = []
         self.addresses: list[str] = []
@@ -283,6 +283,7 @@ class App:
         """Open connections by side."""
         return {
             "client": len(self.server.connections),
+            "client_handshake": len(self.server.handshaking),
             "upstream_active": sum(len(pool.active) for pool in self._pools.values()),
             "upstream_idle": sum(pool.idle for pool in self._pools.values()),
         }
@@ -311,21 +312,25 @@ class App:
                 if listener.path is not None:
                     bound = UnixSocket(listener.path)
                     self._unix.append(bound)
-                    server: asyncio.Server = await self._loop.create_unix_server(
+                    server: asyncio.Server | TlsListener = await self._loop.create_unix_server(
                         self.server.protocol, sock=bound.socket, backlog=backlog
                     )
                     self.addresses.append(listener.text)
                 else:
-                    server = await self._loop.create_server(
-                        self.server.protocol,
-                        listener.host,
-                        listener.port or 0,
-                        backlog=backlog,
-                        ssl=None if self.certificate is None else self.certificate.context,
-                        ssl_handshake_timeout=None
-                        if self.certificate is None
-                        else self._config.server.header_timeout_s,
-                    )
+                    assert listener.host is not None
+                    host, port = listener.host, listener.port or 0
+                    if self.certificate is None:
+                        server = await self._loop.create_server(self.server.protocol, host, port, backlog=backlog)
+                    else:
+                        server = await TlsListener.bind(
+                            self._loop,
+                            self.server,
+                            self.certificate,
+                            host,
+                            port,
+                            backlog=backlog,
+                            timeout_s=self._config.server.header_timeout_s,
+                        )
                     self.addresses.extend(_address(one) for one in server.sockets)
             except OSError as error:
                 await self.stop(0)

@@ -221,7 +221,7 @@ class Gate(Protocol):
         ...
 
     def connections(self) -> Mapping[str, int]:
-        """Open connections by side: `client`, `upstream_active`, `upstream_idle`."""
+        """Open connections by side: `client`, `client_handshake`, `upstream_active`, `upstream_idle`."""
         ...
 
 

@@ -6,8 +6,10 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 from tests.support.cli import ROOT, environment
 from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
-from tests.support.raw import boot_file, chat, connected, request
+from tests.support.raw import Raw, boot_file, chat, connected, request
 from tests.support.synthetic import Synthetic, synthetic_thread
 from tests.support.tls import Pair, TlsRaw, client_context, make_pair, needs_openssl, tls_front
 
@@ -242,6 +244,146 @@ def test_a_pair_that_cannot_be_used_is_one_line(tmp_path: Path, spoil: str, said
     assert judged.stderr.startswith(f"{config}:{number}: server.")
     assert said in judged.stderr
     assert check("--without-env").returncode == 0
+
+
+# -- handshakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def crowded(request: pytest.FixtureRequest, upstream: Synthetic, pair: Pair, tmp_path: Path) -> Iterator[Gateway]:
+    """Few connections, and handshakes that soon take too long."""
+    config = boot_file(tmp_path, upstream.base_url, server=pair.toml + "max_connections = 12\nheader_timeout_s = 3")
+    with gateway_process(config, SNDR_LOOP=request.param) as running:
+        assert running.url
+        yield running
+        assert not [line for line in running.lines if line["event"] == "internal_error"]
+        assert running.stop() == 0
+
+
+def descriptors(gateway: Gateway) -> int:
+    return sum(1 for _ in Path(f"/proc/{gateway.process.pid}/fd").iterdir())
+
+
+def hello() -> bytes:
+    """The first bytes of a client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        client_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+def secured(gateway: Gateway, pair: Pair) -> TlsRaw:
+    """A connection, once there is room for one: places become free a moment after their connections are closed."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return secure(gateway, client_context(pair))
+        except OSError:
+            assert time.monotonic() < deadline
+
+
+def ended(raw: Raw) -> bool:
+    """Whether the other side closes without having said anything but an alert."""
+    return len(raw.rest()) <= 7
+
+
+@pytest.mark.parametrize("first", [b"", hello()[:50], hello()], ids=["silent", "half a hello", "hello"])
+def test_handshakes_count_as_connections_and_end_in_time(crowded: Gateway, pair: Pair, first: bytes) -> None:
+    at_rest = descriptors(crowded)
+    waiting = [Raw(crowded.url) for _ in range(40)]
+    for raw in waiting:
+        raw.send(first)
+    began = time.monotonic()
+    # Those beyond the limit are told at once.
+    for raw in waiting[12:]:
+        assert ended(raw)
+    assert time.monotonic() - began < 2
+    assert descriptors(crowded) <= at_rest + 12 + 2  # probes may be under way
+    for raw in waiting[:12]:
+        raw.rest()
+        raw.close()
+    assert time.monotonic() - began > 2
+    for raw in waiting[12:]:
+        raw.close()
+    for _ in range(30):  # nobody's place is lost
+        one = secured(crowded, pair)
+        assert one.send(request(chat())).answer().status == 200
+        one.close()
+
+
+def test_what_is_no_handshake_costs_nothing_that_lasts(crowded: Gateway, pair: Pair) -> None:
+    say = hello()
+    odd = [
+        b"\x00" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 70_000, say * 3,
+        say[:-1] + b"\xff" + b"z" * 50, b"\x15\x03\x01\x00\x02\x02\x28", b"\x80\x2e\x01\x00\x02",
+        b"\x16\x03\x01\x00\x00" * 10_000,
+    ]  # fmt: skip
+    for data in odd * 5:
+        with connected(crowded.url) as raw:
+            with suppress(OSError):
+                raw.send(data)
+                raw.sock.shutdown(socket.SHUT_WR)
+            with suppress(OSError):
+                raw.rest()
+    for data in (say, say[:20], b"") * 10:  # gone in the middle
+        with connected(crowded.url) as raw, suppress(OSError):
+            raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.send(data)
+    for one in [secured(crowded, pair) for _ in range(12)]:  # all places are there
+        assert one.send(request(chat())).answer().status == 200
+        one.close()
+
+
+def test_open_connections_leave_the_rest_to_handshakes(crowded: Gateway, pair: Pair) -> None:
+    held = [secure(crowded, client_context(pair)) for _ in range(12)]
+    for raw in held:
+        assert raw.send(request(chat())).answer().status == 200
+    with connected(crowded.url) as more:
+        assert ended(more)
+    held.pop().close()
+    held.append(secured(crowded, pair))
+    assert held[-1].send(request(chat())).answer().status == 200
+    for raw in held:
+        raw.close()
+
+
+def test_a_stop_does_not_wait_for_handshakes(upstream: Synthetic, pair: Pair, tmp_path: Path) -> None:
+    config = boot_file(tmp_path, upstream.base_url, server=pair.toml)
+    for loop in ("uvloop", "asyncio"):
+        with gateway_process(config, SNDR_LOOP=loop) as gateway:
+            assert gateway.url
+            raw = [Raw(gateway.url).send(hello()[:9]) for _ in range(5)]
+            began = time.monotonic()
+            assert gateway.stop() == 0
+            assert time.monotonic() - began < 8  # shutdown_grace_s is 30, header_timeout_s 10
+            for one in raw:
+                assert ended(one)
+                one.close()
+
+
+def test_a_client_that_does_not_agree_to_the_end_is_left(served: Gateway, pair: Pair) -> None:
+    at_rest = descriptors(served)
+    raw = secure(served, client_context(pair))
+    assert raw.send(request(chat(), headers={"connection": "close"})).answer().status == 200
+    deadline = time.monotonic() + 10
+    while descriptors(served) > at_rest + 2:  # the idle connection to the server, and a probe
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    raw.close()
+
+
+def test_ipv6_and_names_with_several_addresses(upstream: Synthetic, pair: Pair, tmp_path: Path) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    config = boot_file(tmp_path, upstream.base_url, server=pair.toml)
+    config.write_text(config.read_text().replace('"127.0.0.1:0"', '"[::1]:0", "127.0.0.1:0"'))
+    with gateway_process(config) as gateway:
+        addresses = gateway.wait_event(lambda line: line["event"] == "listening")["addresses"]
+        assert len(addresses) == 2
+        for address in addresses:
+            raw = TlsRaw(f"http://{address}", client_context(pair))
+            assert raw.send(request(chat())).answer().status == 200
+            raw.close()
 
 
 # -- model servers ----------------------------------------------------------------------------------------------------

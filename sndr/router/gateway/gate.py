@@ -83,7 +83,7 @@ class DataGate:
         return True
 
     def connections(self) -> Mapping[str, int]:
-        """Open connections by side: `client`, `upstream_active`, `upstream_idle`."""
+        """Open connections by side: `client`, `client_handshake`, `upstream_active`, `upstream_idle`."""
         return {} if self._connections is None else self._connections()
 
     def _current(self, tier_id: str) -> TierRuntime:

@@ -109,6 +109,7 @@ class Server:
     Attributes:
         memory: Heads that any of them judged.
         connections: The open ones.
+        handshaking: Connections that are not open yet, because their TLS handshake is under way.
         closing: No request may start any more; connections close after the response they carry.
         refused: Connections turned away because too many were open.
     """
@@ -128,6 +129,7 @@ class Server:
         self.after_writes: Final = after_writes
         self.memory: Final = RequestMemory()
         self.connections: set[Connection] = set()
+        self.handshaking: set[Connection] = set()
         self.closing = False
         self.refused = 0
         self._empty = asyncio.Event()
@@ -135,6 +137,19 @@ class Server:
     def protocol(self) -> Connection:
         """A new connection's protocol; pass this method to `create_server`."""
         return Connection(self)
+
+    def begin_handshake(self) -> Connection | None:
+        """A new connection's protocol, which counts from now on until `end_handshake`; None when there is no room."""
+        if self.closing or len(self.connections) + len(self.handshaking) >= self.limits.max_connections:
+            self.refused += 1
+            return None
+        connection = Connection(self)
+        self.handshaking.add(connection)
+        return connection
+
+    def end_handshake(self, connection: Connection) -> None:
+        """It ended; the connection counts among the open ones, or no more."""
+        self.handshaking.discard(connection)
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -226,6 +241,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         self._transport = transport
         server.connections.add(self)
+        server.handshaking.discard(self)
         server.ticker.watch(self)
         self._deadline = server.ticker.now + server.limits.header_timeout_s
         if server.closing or len(server.connections) > server.limits.max_connections:

@@ -1,14 +1,25 @@
-"""TLS: the listeners' certificate, which can be exchanged while they listen, and the context for model servers."""
+"""TLS: listeners, their certificate, which can be exchanged while they listen, and the context for model servers."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sndr.errors import InputError
 
-__all__ = ["Certificate", "client_context"]
+if TYPE_CHECKING:
+    from sndr.router.net.server import Connection, Server
 
+__all__ = ["Certificate", "TlsListener", "client_context"]
+
+ACCEPTS_AT_ONCE: Final = 16
+PAUSE_S: Final = 1.0
+"""Until the next look at the accept queue when there is no descriptor to take a connection with."""
+SHUTDOWN_S: Final = 2.0
+"""How long a client may take to agree that a connection is closed."""
 _PROTOCOLS: Final = ["http/1.1"]
 
 
@@ -23,7 +34,7 @@ class Certificate:
     """A certificate chain and its key, read from two files.
 
     Attributes:
-        context: What listeners are made with; handshakes after a `reload` use what that has read.
+        context: For the next handshake.
     """
 
     def __init__(self, cert_path: str, key_path: str) -> None:
@@ -34,7 +45,7 @@ class Certificate:
         """
         self._cert_path = cert_path
         self._key_path = key_path
-        self._current = self.context = self._read()
+        self.context = self._read()
 
     def reload(self) -> None:
         """Read both files again; connections that exist go on with what they have.
@@ -42,13 +53,8 @@ class Certificate:
         Raises:
             InputError: `tls_unusable`; the certificate in use stays in use.
         """
-        self._current = self._read()
-        # Both files were judged in a context of their own, so that a bad pair cannot leave half of itself behind.
-        self.context.sni_callback = self._choose
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        del name, context
-        connection.context = self._current
+        # Both files are judged in a context of their own, so that a bad pair cannot leave half of itself behind.
+        self.context = self._read()
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,3 +80,120 @@ class Certificate:
                 "tls_unusable", f"server.tls_cert and server.tls_key: {self._cert_path}, {self._key_path}: {said}"
             ) from error
         return context
+
+
+class TlsListener:
+    """Accepts connections, and hands those whose handshake is over to the server.
+
+    Handshakes are bounded in time, and in number by what the server has room for: one more connection is closed at
+    once, before it costs a handshake.
+
+    Attributes:
+        sockets: What is listened on.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        certificate: Certificate,
+        sockets: list[socket.socket],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Start to accept on listening sockets, which then belong to the listener.
+
+        Args:
+            timeout_s: How long a handshake may take.
+        """
+        self._loop = loop
+        self._server = server
+        self._certificate = certificate
+        self._timeout_s = timeout_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.sockets = sockets
+        for one in sockets:
+            one.setblocking(False)
+            loop.add_reader(one.fileno(), self._accept, one)
+
+    @classmethod
+    async def bind(
+        cls,
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        certificate: Certificate,
+        host: str,
+        port: int,
+        *,
+        backlog: int,
+        timeout_s: float,
+    ) -> TlsListener:
+        """Listen on every address that the host has; port 0 takes a free one.
+
+        Raises:
+            OSError: One of them cannot be had; nothing is listened on.
+        """
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets: list[socket.socket] = []
+        try:
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                sockets.append(socket.create_server(address, family=family, backlog=backlog))
+        except OSError:
+            for one in sockets:
+                one.close()
+            raise
+        return cls(loop, server, certificate, sockets, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Accept nothing more; handshakes that are not over end."""
+        for one in self.sockets:
+            pause = self._pauses.pop(one, None)
+            if pause is None:
+                self._loop.remove_reader(one.fileno())
+            else:
+                pause.cancel()
+            one.close()
+        self.sockets = []
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._loop.remove_reader(listening.fileno())
+                    self._pauses[listening] = self._loop.call_later(PAUSE_S, self._resume, listening)
+                self._loop.call_exception_handler({"message": "a connection cannot be accepted", "exception": error})
+                return
+            connection = self._server.begin_handshake()
+            if connection is None:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._handshake(accepted, connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _resume(self, listening: socket.socket) -> None:
+        del self._pauses[listening]
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    async def _handshake(self, accepted: socket.socket, connection: Connection) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._certificate.context,
+                ssl_handshake_timeout=self._timeout_s,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except OSError:
+            pass  # not TLS, too slow, or gone: the transport has closed the socket
+        finally:
+            self._server.end_handshake(connection)

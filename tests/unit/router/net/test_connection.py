@@ -104,6 +104,7 @@ class World:
         self.limits = ServerLimits(header_timeout_s=10, body_timeout_s=5, keepalive_idle_s=75)
         self.memory = RequestMemory()
         self.connections: set[Connection] = set()
+        self.handshaking: set[Connection] = set()
         self.closing = False
         self.refused = 0
         self.transport = Transport()
