@@ -3,7 +3,8 @@
 The body is never taken apart: the reader looks at the bytes as they pass, remembers the place of one value, and the
 body goes on with at most that value replaced. What form parsers disagree about is refused, so that the gateway and the
 server cannot read two different forms in the same bytes: anything before the first or after the last boundary, a
-boundary after a bare line end, folded or repeated fields, names written in two ways, escaped quotes, a second `model`.
+boundary after a bare line end, folded or repeated fields, names written in two ways, escaped quotes, characters other
+than UTF-8, a second `model`.
 
 Source: RFC 7578 (forms), RFC 2046 5.1 (boundaries).
 """
@@ -11,6 +12,7 @@ Source: RFC 7578 (forms), RFC 2046 5.1 (boundaries).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from sndr.router.wire.openai_api import Refused
@@ -26,6 +28,8 @@ _TYPE: Final = re.compile(rb"[ \t]*multipart/form-data(?=[ \t]*;)", re.IGNORECAS
 _DISPOSITION: Final = re.compile(rb"[ \t]*form-data(?=[ \t]*;)", re.IGNORECASE)
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\r\n\0]*)")
 _PLAIN_ENCODINGS: Final = frozenset((b"7bit", b"8bit", b"binary"))
+_CHARSETS: Final = frozenset((b"utf-8", b"utf8", b"us-ascii", b"ascii", b"iso-8859-1"))
+"""Some clients say the last one of whatever they send; of ASCII it makes the same."""
 _YES: Final = frozenset((b"true", b"1", b"yes", b"on"))
 
 # What comes next: a boundary line, the fields of a part, or nothing.
@@ -55,7 +59,19 @@ class Form:
 class FormReader:
     """Looks at a form's bytes in order, however they are split; needs a bounded amount of memory."""
 
-    __slots__ = ("_at", "_buffer", "_dashed", "_model", "_name", "_parts", "_start", "_state", "_stream", "_value")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_charsets",
+        "_dashed",
+        "_model",
+        "_name",
+        "_parts",
+        "_start",
+        "_state",
+        "_stream",
+        "_value",
+    )
 
     def __init__(self, content_type: bytes) -> None:
         """Take the boundary from the request's content type.
@@ -63,7 +79,9 @@ class FormReader:
         Raises:
             Refused: It is not that of a form.
         """
-        self._dashed = b"--" + _boundary(content_type)
+        boundary, charset = _boundary(content_type)
+        self._dashed = b"--" + boundary
+        self._charsets = {charset}
         # The first boundary stands at the very start: a line end before it makes it like all others.
         self._buffer = b"\r\n"
         self._at = -2
@@ -97,6 +115,8 @@ class FormReader:
         if self._model is None:
             raise Refused(400, "invalid_request", "the member `model` is missing", param="model")
         value, start, end = self._model
+        if not value.isascii() and b"iso-8859-1" in self._charsets:
+            raise _malformed("a model that is not UTF-8")
         try:
             model = value.decode()
         except UnicodeDecodeError:
@@ -152,14 +172,14 @@ class FormReader:
 
     def _find(self, buffer: bytes) -> int:
         """Where the line end before the next boundary is; -1 when none is here. Other line ends are no line ends."""
-        at = buffer.find(self._dashed)
-        while at >= 0:
-            if buffer[max(0, at - 2) : at] == b"\r\n":
-                return at - 2
-            if buffer[at - 1 : at] in (b"\r", b"\n") or (not at and self._at == self._start and self._parts):
-                raise _malformed("a boundary after something that only some take for a line end")
-            at = buffer.find(self._dashed, at + 1)
-        return -1
+        # Only what stands at the beginning of somebody's line is looked for: a form may be full of the boundary's text.
+        dashed = self._dashed
+        line = buffer.find(b"\n" + dashed)
+        before = buffer.find(b"\r" + dashed, 0, line if line >= 0 else len(buffer))
+        at_start = self._at == self._start and self._parts and buffer.startswith(dashed)
+        if before >= 0 or at_start or (line >= 0 and buffer[line - 1 : line] != b"\r"):
+            raise _malformed("a boundary after something that only some take for a line end")
+        return line - 1 if line >= 0 else -1
 
     def _end_of_part(self, end: int) -> None:
         value = self._value
@@ -196,6 +216,8 @@ class FormReader:
         name = parameters.get(b"name")
         if name is None or b"name*" in parameters or b"\\" in name:
             raise _malformed("a part whose name can be read in two ways, or is missing")
+        if name == b"_charset_":
+            raise _malformed("a part that says in which characters the others are written")
         self._name = name
         if name not in (b"model", b"stream"):
             return
@@ -204,6 +226,9 @@ class FormReader:
         encoding = fields.get(b"content-transfer-encoding", b"binary").strip().lower()
         if encoding not in _PLAIN_ENCODINGS:
             raise _malformed("a part with a transfer encoding")
+        media = fields.get(b"content-type", b"")
+        if b";" in media:
+            self._charsets.add(_charset(_parameters(media, media.find(b";"))))
         if name == b"model" and self._model is not None:
             raise Refused(400, "invalid_request", "the member `model` is present twice", param="model")
         self._value = bytearray()
@@ -216,14 +241,15 @@ class FormReader:
         self._at += count
 
 
-def _boundary(content_type: bytes) -> bytes:
+def _boundary(content_type: bytes) -> tuple[bytes, bytes]:
     kind = _TYPE.match(content_type)
-    boundary = None if kind is None else _parameters(content_type, kind.end()).get(b"boundary")
+    parameters = {} if kind is None else _parameters(content_type, kind.end())
+    boundary = parameters.get(b"boundary")
     if boundary is None or _BOUNDARY.fullmatch(boundary) is None:
         raise Refused(
             400, "invalid_request", "the body must be multipart/form-data with a boundary", param="content-type"
         )
-    return boundary
+    return boundary, _charset(parameters)
 
 
 def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
@@ -238,6 +264,14 @@ def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
         found[name] = match[2] if match[2] is not None else match[3]
         at = match.end()
     return found
+
+
+def _charset(parameters: Mapping[bytes, bytes]) -> bytes:
+    """What names and values are written in, as is said: they are read as UTF-8, and the server must find the same."""
+    charset = parameters.get(b"charset", b"utf-8").lower()
+    if charset not in _CHARSETS or b"charset*" in parameters:
+        raise _malformed("characters other than UTF-8")
+    return charset
 
 
 def _malformed(what: str) -> Refused:

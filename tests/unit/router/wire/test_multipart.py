@@ -45,6 +45,7 @@ def test_the_model_is_found_in_any_place(place: int, size: int) -> None:
         (TYPE + b";", form(MODEL + b"m", end=b"--xYz--")),
         (TYPE, form(b"content-type: text/plain\r\ncontent-disposition: form-data;name=model\r\n\r\nm")),
         (TYPE, form(b"CONTENT-DISPOSITION: form-data ; name=model\r\ncontent-transfer-encoding: 8bit\r\n\r\nm")),
+        (TYPE, form(b"Content-Type: text/plain; charset=ISO-8859-1\r\n" + MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="Model"\r\n\r\nq', MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="file"; filename="model"\r\n\r\nq', MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="f"; filename="; name=model"\r\n\r\nq', MODEL + b"m")),
@@ -83,6 +84,9 @@ AMBIGUOUS = {
     "a file": form(b'Content-Disposition: form-data; name="model"; filename="x"\r\n\r\na'),
     "base64": form(b"Content-Transfer-Encoding: base64\r\n" + MODEL + b"YQ=="),
     "not UTF-8": form(MODEL + b"\xff"),
+    "characters of its own": form(b"Content-Type: text/plain; charset=utf-7\r\n" + MODEL + b"a"),
+    "Latin-1": form(b"Content-Type: text/plain; charset=ISO-8859-1\r\n" + MODEL + "\u00e9".encode()),
+    "characters in a part": form(b'Content-Disposition: form-data; name="_charset_"\r\n\r\nutf-7', MODEL + b"a"),
     "too long": form(MODEL + b"a" * 2000),
     "large fields": form(b"A: " + b"a" * 9000 + b"\r\n" + MODEL + b"a"),
     "many parts": form(*[b'Content-Disposition: form-data; name="a"\r\n\r\nb'] * 1001, MODEL + b"a"),
@@ -103,6 +107,7 @@ def test_what_is_ambiguous_is_refused(name: str, size: int) -> None:
      b"multipart/form-data; boundary=", b'multipart/form-data; boundary=""',
      b"multipart/form-data; boundary=a; boundary=b",
      b"multipart/form-data; boundary=" + b"a" * 71, b'multipart/form-data; boundary="a b"',
+     b"multipart/form-data; boundary=a; charset=utf-16", b"multipart/form-data; boundary=a; charset*=utf-8''utf-7",
      b"multipart/form-data; boundary=a junk"],
 )  # fmt: skip
 def test_content_types_that_are_no_form(content_type: bytes) -> None:
