@@ -140,6 +140,19 @@ def test_framing_without_end_breaks_an_answer_off(url: str, upstream: RawUpstrea
     assert ask(url, request(chat(), headers={"x-request-id": "small"})).body == b"x" * 20_000
 
 
+def test_a_servers_fields_for_others_end_here(url: str, upstream: RawUpstream) -> None:
+    """What it says to browsers about this address, and what is ours to say, is not passed on."""
+    mine = (
+        b"Set-Cookie: a=b\r\nLocation: http://inner/\r\nX-Request-Id: fake\r\nX-Sndr-Tier: fake\r\n"
+        b"Connection: X-Hop\r\nX-Hop: 1\r\nAccess-Control-Allow-Origin: *\r\nAccess-Control-Allow-Headers: *\r\n"
+        b"Access-Control-Allow-Methods: *\r\nAccess-Control-Max-Age: 1\r\n"
+        b"Access-Control-Allow-Private-Network: true\r\nTiming-Allow-Origin: *\r\nX-Passes: yes\r\n"
+    )
+    upstream.script("fields", [b"HTTP/1.1 200 OK\r\n" + mine + b"Content-Length: 2\r\n\r\n{}"])
+    answer = ask(url, request(chat(), headers={"x-request-id": "fields"}))
+    assert answer.headers == {"x-passes": "yes", "x-request-id": "fields", "content-length": "2"}
+
+
 def test_informational_answers_and_answers_that_end_with_the_connection(url: str, upstream: RawUpstream) -> None:
     upstream.script("hints", [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", 0.02, *DEFAULT])
     assert ask(url, request(chat(), headers={"x-request-id": "hints"})).body == DEFAULT_BODY

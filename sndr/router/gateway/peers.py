@@ -20,6 +20,11 @@ UNIX: Final = "unix"
 
 _ADDRESSES_MAX: Final = 64
 _FIELD_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}")
+_LITERAL: Final = re.compile(
+    r"\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]*)(?:%[^\]]*)?\](?::[0-9]{1,5})?"
+    r"|([0-9.]+)(?::[0-9]{1,5})?"
+    r"|([0-9A-Fa-f]*:[0-9A-Fa-f:.]*)(?:%.*)?"
+)
 _PREFLIGHT_AGE_S: Final = 600
 _CLOSED: Final = ("/v1/admin", "/v1/router/", "/metrics")
 """Paths of those who run the gateway; no page of another origin is let at them."""
@@ -81,13 +86,10 @@ class Proxies:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """A literal address, with or without brackets and port; IPv4 within IPv6 is IPv4."""
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
+    """A literal address, with or without brackets and port; IPv4 within IPv6 is IPv4, and a zone is left out."""
+    match = _LITERAL.fullmatch(text)
     try:
-        address = ip_address(text.partition("%")[0])
+        address = None if match is None else ip_address(match[1] or match[2] or match[3])
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

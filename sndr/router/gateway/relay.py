@@ -68,6 +68,8 @@ _NOT_SENT_ON: Final = _HOP_BY_HOP | {
 _NOT_SENT_BACK: Final = _HOP_BY_HOP | {
     b"content-length", b"x-request-id", b"request-id", b"set-cookie", b"location", b"refresh", b"www-authenticate",
     b"alt-svc", b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-expose-headers",
+    b"access-control-allow-headers", b"access-control-allow-methods", b"access-control-max-age",
+    b"access-control-allow-private-network", b"timing-allow-origin",
     b"x-sndr-route-revision", b"x-sndr-route-sha256", b"x-sndr-max-tokens-clamped", b"x-sndr-alias", b"x-sndr-tier",
     b"x-sndr-workload", b"x-sndr-length", b"x-sndr-mode", b"x-sndr-outcome", b"x-sndr-rule", b"x-sndr-evidence-tag",
     b"x-sndr-gap",
