@@ -47,6 +47,7 @@ from sndr.router.store.authority import Authority, check_not_rolled_back, open_a
 from sndr.router.store.authority_writer import AuthorityWriter
 from sndr.router.store.ledger import UsageLedger, UsageStore
 from sndr.router.store.spool import TemporarySpool
+from sndr.router.store.writer import Worker
 from sndr.router.wire.routing_table import no_table, unbound
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ class App:
             for purpose in purposes
         }
         self.ledger = ledger
+        self._spools = Worker("sndr-spool")
         self.gateway = Gateway(
             loop,
             gate=self.gate,
@@ -184,6 +186,7 @@ class App:
             journal=self.journal if log_descriptor is not None else None,
             purposes=self.gate.purposes,
             spool=TemporarySpool,
+            spool_thread=self._spools,
             max_body_bytes=config.server.max_body_bytes,
             receipts=config.router.receipt_headers,
             proxies=Proxies(server.trusted_proxies) if server.trusted_proxies else None,
@@ -385,6 +388,9 @@ class App:
             await asyncio.wait(self._tasks, timeout=5)
         await asyncio.sleep(0)
         self.ticker.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT_S):
+                await self._spools.close()
         self.journal.event("stopped", cut=cut)
         await asyncio.to_thread(self.journal.close)
         if self.decisions is not None:

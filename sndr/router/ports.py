@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sndr.router.core.usage import FinishRow, LedgerStatus, Reconciled, StartRow, Unresolved
 
@@ -33,7 +34,10 @@ __all__ = [
     "Readiness",
     "RoutingTableView",
     "Spool",
+    "Thread",
 ]
+
+R = TypeVar("R")
 
 
 class Ledger(Protocol):
@@ -335,6 +339,14 @@ class Process(Protocol):
     def started_at(self) -> float: ...
     @property
     def uptime_s(self) -> int: ...
+
+
+class Thread(Protocol):
+    """A thread for calls that may block for long, one after the other."""
+
+    def start(self, call: Callable[[], R]) -> asyncio.Future[R]:
+        """Run a call there; its result or exception comes back. Cancelling the future does not stop the call."""
+        ...
 
 
 class Spool(Protocol):

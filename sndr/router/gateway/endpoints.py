@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sndr.router.gateway.workload import Routing
     from sndr.router.net.flow import Ticker
     from sndr.router.net.server import Connection
-    from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness, Spool
+    from sndr.router.ports import Ledger, ManagementApi, Metrics, Readiness, Spool, Thread
     from sndr.router.wire.http1 import RequestHead
 
 __all__ = ["ROUTED", "Client", "Context", "Credentials", "Endpoint", "Gateway"]
@@ -291,6 +291,7 @@ class Gateway:
         management: ManagementApi | None = None,
         purposes: Mapping[tuple[str, str], TierRuntime] | None = None,
         spool: Callable[[], Spool] | None = None,
+        spool_thread: Thread | None = None,
         max_body_bytes: int = 33_554_432,
         receipts: bool = False,
         proxies: Proxies | None = None,
@@ -310,6 +311,7 @@ class Gateway:
         self.management = management
         self.purposes: Final = purposes or {}
         self._spool = spool
+        self._spool_thread = spool_thread
         self.receipts: Final = receipts
         self.decisions: Final = decisions
         self._proxies = proxies
@@ -387,8 +389,9 @@ class Gateway:
                 context.kind = endpoint.purpose
             if endpoint.form:
                 assert self._spool is not None
+                assert self._spool_thread is not None
                 content_type = head.fields.get(b"content-type", b"")
-                context.upload = Upload(self._loop, connection, content_type, self._spool)
+                context.upload = Upload(self._spool_thread, connection, content_type, self._spool)
                 connection.collect(context.upload)
             assert context.client is not None
             lasting_id = given_id if not head.own else None

@@ -17,7 +17,7 @@ from sndr.router.wire.openai_api import Refused
 
 if TYPE_CHECKING:
     from sndr.router.net.server import Connection
-    from sndr.router.ports import Spool
+    from sndr.router.ports import Spool, Thread
 
 __all__ = ["FormRequest", "Upload"]
 
@@ -29,17 +29,19 @@ class Upload:
     """Takes the body of one request from its connection. Implements the server's `Sink` and the pool's `Source`."""
 
     __slots__ = ("_close", "_connection", "_done", "_failed", "_fault", "_file", "_held", "_in_flight", "_insert",
-                 "_loop", "_parts", "_reader", "_spool", "_spooled", "_waiting", "length")  # fmt: skip
+                 "_parts", "_reader", "_spool", "_spooled", "_thread", "_waiting", "length")  # fmt: skip
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, connection: Connection, content_type: bytes, spool: Callable[[], Spool]
-    ) -> None:
+    def __init__(self, thread: Thread, connection: Connection, content_type: bytes, spool: Callable[[], Spool]) -> None:
         """Start.
+
+        Args:
+            thread: For the disk alone: where it stalls, uploads wait and nothing else does.
+            spool: Makes the file, on the thread.
 
         Raises:
             Refused: The content type is not that of a form.
         """
-        self._loop = loop
+        self._thread = thread
         self._connection = connection
         self._reader = FormReader(content_type)
         self._spool = spool
@@ -92,7 +94,7 @@ class Upload:
         self._parts.clear()
         file, self._file = self._file, None
         if file is not None:
-            self._loop.run_in_executor(None, file.close)
+            self._thread.start(file.close)
 
     def form(self) -> Form:
         """What the form says; only after `settle`.
@@ -111,7 +113,8 @@ class Upload:
         self._parts.clear()
         self._held = 0
         self._in_flight = True
-        future = self._loop.run_in_executor(None, self._store, data, self._spooled)
+        offset = self._spooled
+        future = self._thread.start(lambda: self._store(data, offset))
         self._spooled += len(data)
         future.add_done_callback(self._stored)
 
@@ -133,7 +136,7 @@ class Upload:
             self._file = None
             self._parts.clear()
         elif self._close:
-            self._loop.run_in_executor(None, future.result().close)
+            self._thread.start(future.result().close)
             return
         else:
             self._file = future.result()
@@ -182,7 +185,7 @@ class Upload:
             return tail[at - spooled : at - spooled + size]
         if file is None:
             raise OSError("the upload is closed")
-        data = await self._loop.run_in_executor(None, file.read, at, min(size, spooled - at))
+        data = await self._thread.start(lambda: file.read(at, min(size, spooled - at)))
         if not data:
             raise OSError("the upload is shorter than it was")
         return data

@@ -208,11 +208,15 @@ class Worker:
         self._writer: Writer[tuple[Callable[[], Any], asyncio.Future[Any]], list[tuple[Any, Exception | None]]]
         self._writer = Writer(name, self._call, self._answer)
 
-    async def run(self, call: Callable[[], R]) -> R:
-        """Run a call on the thread; its exception comes back here. Cancelling the wait does not stop the call."""
+    def start(self, call: Callable[[], R]) -> asyncio.Future[R]:
+        """Run a call on the thread; its result or exception comes back. Cancelling does not stop the call."""
         future: asyncio.Future[R] = self._loop.create_future()
         self._writer.submit((call, future))
-        return await future
+        return future
+
+    async def run(self, call: Callable[[], R]) -> R:
+        """The same, waited for."""
+        return await self.start(call)
 
     async def close(self) -> None:
         """Wait for the calls made so far and end the thread."""

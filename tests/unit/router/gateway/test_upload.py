@@ -13,6 +13,7 @@ import pytest
 
 from sndr.router.gateway.upload import FormRequest, Upload
 from sndr.router.store.spool import TemporarySpool
+from sndr.router.store.writer import Worker
 from sndr.router.wire.openai_api import Refused
 from tests.support.forms import FORM, form
 
@@ -63,7 +64,9 @@ class Disk:
 def run(script: Callable[[Upload, Connection], Awaitable[None]], disk: Any) -> None:
     async def main() -> None:
         connection: Any = Connection()
-        await script(Upload(asyncio.get_running_loop(), connection, FORM.encode(), lambda: disk), connection)
+        thread = Worker("disk")
+        await script(Upload(thread, connection, FORM.encode(), lambda: disk), connection)
+        await thread.close()
 
     asyncio.run(main())
 
@@ -129,6 +132,27 @@ def test_the_client_waits_for_a_slow_disk() -> None:
         assert disk.largest <= 2 * 1_048_576
 
     run(script, disk)
+
+
+def test_a_stalled_disk_is_no_matter_of_others() -> None:
+    """However many uploads wait for it: names are still looked up, and every thread of the loop's own is free."""
+    disk = Disk(slow=True)
+
+    async def main() -> None:
+        connection: Any = Connection()
+        thread = Worker("disk")
+        uploads = [Upload(thread, connection, FORM.encode(), lambda: disk) for _ in range(40)]
+        for upload in uploads:
+            for piece in PIECES[:20]:
+                upload.write(piece)
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+        for upload in uploads:
+            upload.close()
+        disk.go.set()
+        await thread.close()
+
+    asyncio.run(main())
 
 
 def test_a_full_disk_is_an_answer() -> None:
