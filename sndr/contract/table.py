@@ -520,4 +520,7 @@ def _text(value: object) -> str | None:
 
 
 def _count(value: object) -> int | None:
+    """An integer, also as 4.0, which the schema takes for one."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

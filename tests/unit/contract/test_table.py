@@ -153,6 +153,13 @@ def test_members_that_no_decision_reads_are_none_when_they_are_odd() -> None:
     assert preset.intended_workloads == ("a", "b")
 
 
+def test_a_count_may_be_written_as_the_schema_allows() -> None:
+    """JSON's 4.0 is an integer there, and 4.5 is none."""
+    rows = [{**REFERENCE["presets"][0], "spec_decode_K": 4.0, "max_num_seqs": 4.5}]
+    (preset,) = load({**REFERENCE, "presets": rows, "routing_rules": []}).presets
+    assert (preset.spec_decode_K, type(preset.spec_decode_K), preset.max_num_seqs) == (4, int, None)
+
+
 def test_a_changed_table_is_noticed_by_its_hash() -> None:
     signed: dict[str, Any] = {**REFERENCE, "content_sha256": content_sha256(REFERENCE)}
     assert content_sha256(signed) == signed["content_sha256"]
