@@ -131,11 +131,12 @@ def _compare_files(family: str, tiers: Mapping[str, Tier], table: Table, found: 
                 f"family {family}: {one_id} and {other_id} serve the name {one.model}: a probe of identity cannot tell"
                 " them apart; check --probe asks for more"
             )
-        for key in ("serves", "tool_support"):
+        for key in ("serves", "tool_support", "context_limit", "max_output_tokens"):
             if getattr(one, key) != getattr(other, key):
+                outcome = "cut shorter" if key == "max_output_tokens" else "refused"
                 found.notes.append(
                     f"family {family}: {one_id} and {other_id} differ in {key}: a request that one of them takes may be"
-                    " refused when the table chooses the other"
+                    f" {outcome} when the table chooses the other"
                 )
     for tier_id, tier in tiers.items():
         row = None if tier.preset is None else table.preset(tier.preset)

@@ -119,6 +119,16 @@ def test_a_table_source_needs_exactly_one_of_path_and_command(tmp_path: Path, li
     assert all("router.routing_table" in finding for finding in findings)
 
 
+def test_limits_that_siblings_do_not_share_are_told(tmp_path: Path) -> None:
+    tier = {"k1": "context_limit = 8192", "k4": "context_limit = 4096\nmax_output_tokens = 100"}
+    _, _, notes = check(siblings(tmp_path, URLS, tier=tier))
+    told = [note.partition("differ in ")[2] for note in notes if "differ in " in note]
+    assert [(note.split(":")[0], note.split(" when ")[0].split(" be ")[1]) for note in told] == [
+        ("context_limit", "refused"),
+        ("max_output_tokens", "cut shorter"),
+    ]
+
+
 @contextmanager
 def vllm(metrics: str | None, *, length: int | None = 1000, model: str = "m1", drips: bool = False) -> Iterator[str]:
     """The two paths of a vLLM server that a check reads; `drips` ends no answer and never falls silent."""
