@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cli import ROOT, environment
 from tests.support.gateway import CREDENTIALS
-from tests.support.live import Liar, Live, Operator, RefusedError, live, refused
+from tests.support.live import Liar, Live, Operator, RefusedError, live, refused, run_verb
 from tests.support.synthetic import Synthetic
 
 SCRIPT = ROOT / "docs" / "examples" / "promote.py"
@@ -265,6 +265,29 @@ def test_evidence_is_complete_fresh_of_this_model_and_new(tmp_path: Path) -> Non
         assert fences[0]["effective_route_sha256"] == fences[1]["effective_route_sha256"]
         assert fences[1]["route_revision"] == fences[0]["route_revision"] + 1
         assert user.ask("x").json()["model"] == "m1"
+
+
+@pytest.mark.scenario("S8")
+@pytest.mark.req("R104", "R61")
+def test_evidence_that_was_used_is_known_again_by_the_next_process(tmp_path: Path) -> None:
+    """Also after changes without evidence; and its time is no help, because it may lie in the future a little."""
+    with live(tmp_path, spare=["m2"]) as plane:
+        used = evidence(observed_at=moment(250))
+        with plane.serving() as (_, operator, _):
+            prepared = prepare(operator, plane.servers["m2"].base_url)
+            operator.change(op="resume", transaction_id=prepared["transaction_id"], evidence=used)
+            assert operator.change(op="alias_update", aliases={"y": {"tier": "a"}})["state"] == "completed"
+            again = operator.change(op="tier_replacement", tiers={"a": {}}, mode="prepare", managed=True)
+        with plane.serving() as (_, operator, user):
+            assert operator.view()["attention"] == "interrupted"
+            resume = {"op": "recover", "action": "resume", "transaction_id": again["transaction_id"]}
+            refused("evidence_replayed", 422, operator.preview, **resume, evidence=used)
+            late = evidence(started_at=moment(60))  # it was seen before it was started
+            refused("evidence_invalid", 422, operator.preview, **resume, evidence=late)
+            assert operator.change(**resume, evidence=evidence())["state"] == "completed"
+            assert user.ask("x").json()["model"] == "m2"
+        done = run_verb("fsck", "--config", plane.config, "--allow-volatile-filesystem")
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.req("R104")

@@ -1,17 +1,19 @@
 """Evidence for resuming a managed change: its form, and whether it fits this transaction.
 
 It is the operator's assertion. Nothing here looks at a container or at a weight; it is checked for form, for the
-model it says is served, for being younger than the hold, and for not having been used before.
+model it says is served, for being younger than the hold, and for not being what was used last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
 from sndr.router.core.effects import Code
-from sndr.router.core.projection import Projection
+from sndr.router.core.projection import Projection, canonical
 from sndr.router.core.receipt import Container, Evidence, Receipt
 
 __all__ = [
@@ -23,11 +25,13 @@ __all__ = [
     "TRUST",
     "WINDOW_MS",
     "check_evidence",
+    "evidence_sha256",
     "parse_instant",
+    "used_evidence",
 ]
 
 WINDOW_MS: Final = 5_000
-"""How much earlier than the hold an observation may claim to be: clocks of two hosts differ."""
+"""How much earlier than the hold, or than its container's start, an observation may claim to be: clocks differ."""
 
 FUTURE_MS: Final = 300_000
 """How far ahead of this host's clock an observation may claim to be."""
@@ -57,16 +61,26 @@ def parse_instant(text: str) -> int | None:
     return int(whole.timestamp()) * 1000 + int(((match[2] or ".")[1:] + "000")[:3])
 
 
-def check_evidence(
-    receipt: Receipt, proposed: Projection, evidence: Evidence | None, *, earlier: Evidence | None, now_ms: int
-) -> Code | None:
+def evidence_sha256(evidence: Evidence) -> str:
+    """Hash of the canonical bytes, by which evidence is known again."""
+    containers = {tier_id: asdict(container) for tier_id, container in evidence.containers.items()}
+    return hashlib.sha256(canonical({"campaign": asdict(evidence.campaign), "containers": containers})).hexdigest()
+
+
+def used_evidence(before: Receipt | None) -> str | None:
+    """The hash of what was used last, by the transaction before or by an earlier one; None when nothing was."""
+    if before is None:
+        return None
+    return before.earlier_evidence_sha256 if before.evidence is None else evidence_sha256(before.evidence)
+
+
+def check_evidence(receipt: Receipt, proposed: Projection, evidence: Evidence | None, *, now_ms: int) -> Code | None:
     """Why `evidence` does not let this transaction go on; None when it does.
 
     Args:
         receipt: The held transaction; only a managed one takes evidence, and it needs it.
         proposed: The routes it would commit.
         evidence: What the operator handed in.
-        earlier: Evidence of the transaction before, where known.
         now_ms: Wall time of this host.
     """
     if not receipt.managed:
@@ -77,14 +91,15 @@ def check_evidence(
         return Code.EVIDENCE_INVALID
     if set(evidence.containers) != set(receipt.scope):
         return Code.EVIDENCE_MISMATCH
-    if evidence == earlier:
+    if evidence_sha256(evidence) == receipt.earlier_evidence_sha256:
         return Code.EVIDENCE_REPLAYED
     for tier_id, container in evidence.containers.items():
-        observed = parse_instant(container.observed_at)
+        observed, started = parse_instant(container.observed_at), parse_instant(container.started_at)
         assert observed is not None
+        assert started is not None
         if container.served_model != proposed.tiers[tier_id].model:
             return Code.EVIDENCE_MISMATCH
-        if not receipt.created_at_ms - WINDOW_MS <= observed <= now_ms + FUTURE_MS:
+        if not max(receipt.created_at_ms, started) - WINDOW_MS <= observed <= now_ms + FUTURE_MS:
             return Code.EVIDENCE_INVALID
     return None
 

@@ -188,7 +188,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Enough of one transaction to continue or undo it after a restart, without any memory of it."""
+    """Enough of one transaction to continue or undo it after a restart, without any memory of it.
+
+    Attributes:
+        earlier_evidence_sha256: Hash of the evidence that was used last before this transaction; it is not used again.
+    """
 
     id: str
     op: Op
@@ -209,6 +213,7 @@ class Receipt:
     events: tuple[Event, ...]
     created_at_ms: int
     updated_at_ms: int
+    earlier_evidence_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code, Command, Effect, Event, WriteKind
-from sndr.router.core.evidence import check_evidence
+from sndr.router.core.evidence import check_evidence, used_evidence
 from sndr.router.core.projection import INTEGER_MAX, Projection, ProjectionError, changed_tiers, sha256, tier_of
 from sndr.router.core.proposal import propose
 from sndr.router.core.recovery import READ_ONLY, RECOVERY, Action, Attention, AttentionCode, Standing
@@ -230,7 +230,6 @@ class Machine:
         write_seq: Highest number of a record that may be on disk.
         fallback: While the outcome is unknown and a gate is closed, the record that keeps the hold.
         failure: Why a target did not prove itself during a re-assertion.
-        earlier_evidence: Evidence of the transaction before this one, so that it cannot be used twice.
         attention: Why a person must choose, if so.
         attention_seq: Attentions raised in this process.
         max_attempted: Highest revision that may be on disk; none up to it is used again for other content.
@@ -249,7 +248,6 @@ class Machine:
     write_seq: int = 0
     fallback: rc.Record | None = None
     failure: Code | None = None
-    earlier_evidence: rc.Evidence | None = None
     attention: Attention | None = None
     attention_seq: int = 0
     max_attempted: int = 0
@@ -514,6 +512,7 @@ def _receipt(
         events=(),
         created_at_ms=at_ms,
         updated_at_ms=at_ms,
+        earlier_evidence_sha256=used_evidence(machine.record.transaction),
     )
 
 
@@ -740,7 +739,6 @@ def _close(machine: Machine, command: fx.ReplaceTiers | fx.RollBack) -> Outcome:
         machine,
         receipt=receipt,
         gated=receipt.scope,
-        earlier_evidence=None if machine.record.transaction is None else machine.record.transaction.evidence,
     )
     asked, effects = _persist(closed, WriteKind.HOLD, replace(machine.record, transaction=receipt))
     return asked, (fx.CloseGate(receipt.scope), *effects)
@@ -842,9 +840,7 @@ def _resume(machine: Machine, command: fx.Resume) -> Outcome | Code:
     )
     if isinstance(proposed, Code):
         return proposed
-    refused = check_evidence(
-        machine.receipt, proposed, command.evidence, earlier=machine.earlier_evidence, now_ms=command.call.at_ms
-    )
+    refused = check_evidence(machine.receipt, proposed, command.evidence, now_ms=command.call.at_ms)
     if refused is not None:
         return refused
     return _await_leases(replace(machine, task=command, attention=None))

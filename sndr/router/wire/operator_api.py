@@ -140,7 +140,7 @@ PROBLEMS: Final[Mapping[str, Problem]] = MappingProxyType(
         "evidence_required": Problem(422, "Evidence required", "A managed change resumes with evidence only."),
         "evidence_invalid": Problem(422, "Evidence invalid", "The evidence is malformed, too old or too new."),
         "evidence_mismatch": Problem(422, "Evidence mismatch", "The evidence is of another tier or model."),
-        "evidence_replayed": Problem(422, "Evidence replayed", "The evidence was used by the transaction before."),
+        "evidence_replayed": Problem(422, "Evidence replayed", "The evidence was used before."),
         "authority_write_failed": Problem(500, "Not written", "The authority could not be written; nothing changed."),
         "authority_write_uncertain": Problem(
             500, "Write uncertain", "Whether the write survives a power cut is not known; recover with reassert."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -131,6 +131,8 @@ _RECEIPT_MEMBERS: Final = (
     "state",
     "updated_at",
 )
+_EARLIER: Final = "earlier_evidence_sha256"
+"""A member of a receipt that is there only where there is something to say: files from before any evidence lack it."""
 
 _Member = TypeVar("_Member", bound=StrEnum)
 
@@ -319,7 +321,7 @@ def fence_document(fence: Fence) -> dict[str, object]:
 def receipt_document(receipt: Receipt) -> dict[str, object]:
     """JSON of a receipt, as in the file and in the operator's view."""
     drain, identity = receipt.drain, receipt.identity
-    return {
+    document: dict[str, object] = {
         "base": fence_document(receipt.base),
         "change": change_document(receipt.change),
         "committed_revision": receipt.committed_revision,
@@ -357,6 +359,9 @@ def receipt_document(receipt: Receipt) -> dict[str, object]:
         "state": receipt.state.value,
         "updated_at": format_instant(receipt.updated_at_ms),
     }
+    if receipt.earlier_evidence_sha256 is not None:
+        document[_EARLIER] = receipt.earlier_evidence_sha256
+    return document
 
 
 def change_document(change: ChangeSpec) -> dict[str, object]:
@@ -503,12 +508,12 @@ class _Object:
     def _at(self, key: str) -> str:
         return f"{self.pointer}/{escape_key(key)}"
 
-    def close(self, *keys: str) -> None:
+    def close(self, *keys: str, optional: Sequence[str] = ()) -> None:
         if not self.is_object:
             return
         for key in self._members:
-            if key not in keys:
-                self.bad(key, f"unknown key; allowed: {', '.join(keys)}")
+            if key not in keys and key not in optional:
+                self.bad(key, f"unknown key; allowed: {', '.join((*keys, *optional))}")
         for key in keys:
             if key not in self._members:
                 self.bad(key, "is missing")
@@ -665,7 +670,7 @@ def _parse_projection(shell: _Object, document: object) -> Projection:
 
 
 def _read_receipt(shell: _Object) -> Receipt:
-    shell.close(*_RECEIPT_MEMBERS)
+    shell.close(*_RECEIPT_MEMBERS, optional=(_EARLIER,))
     shell.bound(RECEIPT_BYTES_MAX)
     change = _read_change(shell.child("change"))
     evidence = shell.optional_child("evidence")
@@ -691,6 +696,7 @@ def _read_receipt(shell: _Object) -> Receipt:
         events=tuple(_read_event(event) for event in shell.items("events", EVENTS_MAX)),
         created_at_ms=shell.instant("created_at"),
         updated_at_ms=shell.instant("updated_at"),
+        earlier_evidence_sha256=shell.sha256(_EARLIER) if _EARLIER in shell else None,
     )
     if list(receipt.scope) != sorted(set(receipt.scope)):
         shell.bad("scope", "must be sorted, without repeats")

@@ -10,7 +10,7 @@ import pytest
 from sndr.router.core import effects as fx
 from sndr.router.core import receipt as rc
 from sndr.router.core.effects import Code
-from sndr.router.core.evidence import FUTURE_MS, TRUST, WINDOW_MS, check_evidence, parse_instant
+from sndr.router.core.evidence import FUTURE_MS, TRUST, WINDOW_MS, check_evidence, evidence_sha256, parse_instant
 from sndr.router.core.invariants import check_machine, check_record, check_step
 from sndr.router.core.projection import INTEGER_MAX, parse, to_json
 from sndr.router.core.recovery import Attention, AttentionCode
@@ -261,6 +261,7 @@ CASES = [
     (_evidence(observed_at="1970-01-01T00:05:20.001Z"), Code.EVIDENCE_INVALID),
     (_evidence(observed_at="yesterday"), Code.EVIDENCE_INVALID),
     (_evidence(started_at="yesterday"), Code.EVIDENCE_INVALID),
+    (_evidence(started_at="9999-12-31T23:59:59Z"), Code.EVIDENCE_INVALID),
     (_evidence(container_id="0123"), Code.EVIDENCE_INVALID),
     (_evidence(container_id="0123456789AB"), Code.EVIDENCE_INVALID),
     (_evidence(image_id="cd" * 32), Code.EVIDENCE_INVALID),
@@ -285,12 +286,13 @@ def test_evidence_is_judged_by_form_scope_model_and_age(given: rc.Evidence | Non
     proposed = parse({**to_json(boot()), "tiers": {**_tiers("m2")}})
     assert receipt_held.change == change
     now = HOLD_MS + 10_000
-    assert check_evidence(receipt_held, proposed, given, earlier=None, now_ms=now) is code
+    assert check_evidence(receipt_held, proposed, given, now_ms=now) is code
     if given is not None and code is None:
-        assert check_evidence(receipt_held, proposed, given, earlier=given, now_ms=now) is Code.EVIDENCE_REPLAYED
+        used = replace(receipt_held, earlier_evidence_sha256=evidence_sha256(given))
+        assert check_evidence(used, proposed, given, now_ms=now) is Code.EVIDENCE_REPLAYED
     unmanaged = replace(receipt_held, managed=False)
     expected = None if given is None else Code.INVALID_CHANGE
-    assert check_evidence(unmanaged, proposed, given, earlier=None, now_ms=now) is expected
+    assert check_evidence(unmanaged, proposed, given, now_ms=now) is expected
     assert (WINDOW_MS, FUTURE_MS, TRUST) == (5_000, 300_000, "operator_asserted")
 
 

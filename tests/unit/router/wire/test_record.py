@@ -229,6 +229,19 @@ def test_events_and_scope_are_checked_as_lists() -> None:
         assert any(problem.pointer.startswith(f"/transaction/{key}") for problem in problems), key
 
 
+@pytest.mark.req("R57", "R104")
+def test_the_hash_of_earlier_evidence_is_there_or_absent_and_nothing_else() -> None:
+    hold = records.held(records.first(), earlier_evidence_sha256="ef" * 32)
+    data = wire.encode_record(hold)
+    assert wire.parse_record(data) == hold
+    assert b"earlier_evidence" not in wire.encode_record(records.held(records.first()))
+    for wrong in (None, "", "EF" * 32, "ef" * 31, 1, [], {"sha256": "ef" * 32}):
+        document = json.loads(data)
+        document["transaction"]["earlier_evidence_sha256"] = wrong
+        problems = wire.examine(routes.canonical(document)).problems
+        assert any(problem.pointer == "/transaction/earlier_evidence_sha256" for problem in problems), wrong
+
+
 def test_a_receipt_with_too_many_events_is_not_readable() -> None:
     hold = records.held(records.first())
     assert hold.transaction is not None
