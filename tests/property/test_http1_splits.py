@@ -8,7 +8,7 @@ import h11
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sndr.router.wire.http1 import Malformed, RequestReader, ResponseReader
+from sndr.router.wire.http1 import WHOLE_CHUNK_MAX, Malformed, RequestReader, ResponseReader
 
 TOKEN = st.text("abcxyz019-", min_size=1, max_size=8)
 VALUE = st.text("ab 1;=/\t\xe9", max_size=12)
@@ -186,7 +186,7 @@ def test_responses_split_anywhere(message: tuple[bytes, bytes, bool], cuts: list
     found = b""
     for piece in split(data, cuts):
         if piece and not reader.complete:
-            found += reader.receive(piece)
+            found += reader.whole_chunk(piece) or reader.receive(piece)
     if until_close:
         assert not reader.complete
         reader.eof()
@@ -210,3 +210,48 @@ def test_a_chunked_response_leaves_its_connection_usable_unless_something_follow
     reader.receive(pieces[-1] + surplus)
     assert reader.complete
     assert reader.reusable == (not surplus)
+
+
+CHUNKS = st.lists(
+    st.sampled_from([
+        b"3\r\nabc\r\n", b"6\r\n\r\n0\r\n\r\r\n", b"10\r\n0123456789abcdef\r\n", b"1\r\nx\r\n", b"03\r\nabc\r\n",
+        b"A\r\n0123456789\r\n", b"3;a=b\r\nabc\r\n", b"3\r\nabcd\r\n", b"3\r\nab\r\n", b"+3\r\nabc\r\n", b"3\nabc\r\n",
+        b"0\r\n\r\n", b"0\r\nx: y\r\n\r\n", b"\r\n", b"\n", b"\r", b"3", b"abc",
+    ]),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@given(CHUNKS, st.lists(st.integers(0, 200), max_size=4))
+@example([b"3\r\nabc\r\n", b"3", b"3\r\nabc\r\n"], [])
+@example([b"3\r\nabc\r\n", b"3\r\nab\r\n", b"3\r\nabc\r\n"], [])
+@example([b"3;a\r\n", b"3\r\nabc\r\n"], [])
+@example([b"0\r\n", b"3\r\nabc\r\n"], [])
+def test_a_chunk_that_comes_alone_is_read_as_the_parser_reads_it(chunks: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(chunks)
+    for pieces in (chunks, [piece for piece in split(data, cuts) if piece]):
+        verdicts = []
+        for alone in (True, False):
+            reader = ResponseReader()
+            body = reader.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            fault = False
+            try:
+                for piece in pieces:
+                    if not reader.complete:
+                        body += (alone and reader.whole_chunk(piece)) or reader.receive(piece)
+            except Malformed:
+                fault = True
+            verdicts.append((body, fault, reader.complete, reader.reusable))
+        assert verdicts[0] == verdicts[1]
+
+
+@given(st.integers(1, 4200))
+def test_a_chunk_of_any_size_that_comes_alone(size: int) -> None:
+    reader = ResponseReader()
+    reader.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    content = b"\r\n" * size
+    chunk = b"%x\r\n%b\r\n" % (size, content[:size])
+    assert reader.whole_chunk(chunk) == (content[:size] if len(chunk) <= WHOLE_CHUNK_MAX else b"")
+    for near in (chunk[:-1], chunk + b"\n", chunk[1:], b"0" + chunk, chunk[:-2] + b"xx"):
+        assert not reader.whole_chunk(near)
+    assert reader.receive(chunk) == content[:size]

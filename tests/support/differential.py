@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -100,9 +101,13 @@ def named(headers: Iterable[Sequence[bytes]], length: int | None = None) -> Fiel
 
 
 def pieces(data: bytes, chance: random.Random) -> list[bytes]:
-    """The data in up to six pieces, or byte by byte when it is short."""
-    if chance.random() < 0.05 and len(data) < 300:
+    """The data in up to six pieces, byte by byte, or cut at many of its line ends, so that chunks come alone."""
+    way = chance.random()
+    if way < 0.05 and len(data) < 300:
         return [data[at : at + 1] for at in range(len(data))]
+    if way < 0.3:
+        ends = [found.end() for found in re.finditer(rb"\r\n", data) if chance.random() < 0.6]
+        return [data[start:end] for start, end in pairwise(sorted({0, len(data), *ends}))]
     cuts = sorted({0, len(data), *(chance.randrange(len(data) + 1) for _ in range(chance.randrange(6)))})
     return [data[start:end] for start, end in pairwise(cuts)]
 
@@ -164,7 +169,8 @@ def read_response(parts: Sequence[bytes], memory: HeadMemory | None) -> Message 
     try:
         for part in parts:
             taken += part
-            body += reader.receive(part)
+            # As a connection does it: a chunk that comes alone does not pass through the parser.
+            body += reader.whole_chunk(part) or reader.receive(part)
             if reader.complete:
                 break
         else:
@@ -254,6 +260,7 @@ RESPONSES: Final = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;x\r\n!\r\n0\r\nX: y\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\nA\r\n0123456789\r\n0\r\n\r\n",
     b"HTTP/1.1 204 No Content\r\n\r\n",
     b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
     b"HTTP/1.1 200 OK\r\n\r\nuntil the end",

@@ -471,15 +471,15 @@ class Exchange:
             backend.evidence_due = now + EVIDENCE_S
             self._gateway.readiness.served(self._tier_id, self._runtime.generation)
 
-    def response_data(self, data: bytes) -> None:
+    def response_data(self, data: bytes, chunk: bytes | None = None) -> None:
         """Bytes of the body."""
         tail = self._tail
         assert tail is not None
         self._heard_at = self._gateway.ticker.now
-        data = tail.feed(data)
-        if data:
-            self._response_bytes += len(data)
-            self._connection.write(data)
+        passed = tail.feed(data)
+        if passed:
+            self._response_bytes += len(passed)
+            self._connection.write(passed, chunk if passed is data else None)
 
     def response_end(self) -> None:
         """The upstream's body is complete."""

@@ -427,10 +427,10 @@ class Connection(asyncio.Protocol):
         self._started = True
         self._transport.write(b"%b%b%b\r\n%b" % (_STATUS_LINES[status], fields, framing, data))
 
-    def write(self, data: bytes) -> None:
-        """Write body bytes; never empty ones."""
+    def write(self, data: bytes, chunk: bytes | None = None) -> None:
+        """Write body bytes; never empty ones. `chunk` is how they look as one chunk, where the caller has that."""
         if self._chunked:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunk is None else chunk)
         else:
             self._transport.write(data)
 

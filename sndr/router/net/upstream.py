@@ -66,8 +66,8 @@ class UpstreamClient(Protocol):
         """The final head, with the body bytes that came along; `complete` when there is nothing after them."""
         ...
 
-    def response_data(self, data: bytes) -> None:
-        """Body bytes, never empty."""
+    def response_data(self, data: bytes, chunk: bytes | None = None) -> None:
+        """Body bytes, never empty; where they came as one chunk of their own, `chunk` is that chunk as it was sent."""
         ...
 
     def response_end(self) -> None:
@@ -231,6 +231,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         call, reader = self._call, self._reader
+        if call is not None and reader is not None:
+            body = reader.whole_chunk(data)
+            if body:
+                client = call.client
+                assert client is not None
+                client.response_data(body, data)
+                return
         if len(data) >= LARGE_READ:
             self._take_turns()
         if call is None:

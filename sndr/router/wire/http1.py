@@ -45,6 +45,8 @@ _LINE_MAX: Final = 160
 _MEMORY_MAX: Final = 64
 _SECRET: Final = frozenset((b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"))
 HEADERS_MAX: Final = 100
+WHOLE_CHUNK_MAX: Final = 4_096
+"""Bytes of a chunk, framing included, up to which one that arrives by itself is recognised without the parser."""
 CHUNK_OVERHEAD_MAX: Final = 16_384
 """Bytes of chunk sizes, extensions and trailers beyond sixteen for each byte of the body."""
 RESPONSE_HEAD_MAX: Final = 65_536
@@ -338,6 +340,35 @@ class _Chunks:
         self.complete = True
 
 
+class _ResponseChunks(_Chunks):
+    """Receiver that also knows whether the next byte begins a chunk, provided that the last one ended a line."""
+
+    __slots__ = ("due",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due = True
+
+    def on_chunk_header(self) -> None:
+        self.due = False
+
+    def on_chunk_complete(self) -> None:
+        self.due = True
+
+
+def _size_lines() -> list[bytes]:
+    """By the length of a whole chunk, the line that it begins with when that is written without anything to spare."""
+    lines = [b"x" * (WHOLE_CHUNK_MAX + 1)] * (WHOLE_CHUNK_MAX + 1)  # where no size fits: nothing begins with it
+    size = 1
+    while True:
+        line = b"%x\r\n" % size
+        length = len(line) + size + 2
+        if length > WHOLE_CHUNK_MAX:
+            return lines
+        lines[length] = line
+        size += 1
+
+
 class RequestMemory:
     """Heads that were judged on any connection, for the first requests of others.
 
@@ -596,6 +627,9 @@ def _feed_chunks(feed: Callable[[bytes], object], chunks: _Chunks, tail: bytes, 
     return start
 
 
+_SIZE_LINES: Final = _size_lines()
+
+
 class ResponseHead:
     """A response without its body. Readers that share a memory may use one object again.
 
@@ -677,6 +711,7 @@ class ResponseReader:
 
     __slots__ = (
         "_buffer",
+        "_chunk_due",
         "_chunks",
         "_feed",
         "_head_only",
@@ -700,7 +735,8 @@ class ResponseReader:
         self._tail = b""
         self._overhead = 0
         self._feed: Callable[[bytes], object] | None = None
-        self._chunks: _Chunks | None = None
+        self._chunks: _ResponseChunks | None = None
+        self._chunk_due = False
         self._left = 0
         self._until_eof = False
         self.head: ResponseHead | None = None
@@ -717,7 +753,7 @@ class ResponseReader:
         self.begun = True
         if self.head is None:
             rest = self._read_head(data)
-            if rest is None or self.complete:
+            if not rest or self.complete:
                 return b""
             data = rest
         if self._feed is not None:
@@ -734,6 +770,18 @@ class ResponseReader:
             data = data[:left]
         self._left = 0
         return data
+
+    def whole_chunk(self, data: bytes) -> bytes:
+        """The content, if `data` is exactly one chunk where one may begin; else nothing, and `receive` has to take it.
+
+        That is how a model server's events arrive. A chunk between two others changes nothing of what the parser knows,
+        so it need not see it. Which size line fits is told by the length: no number is read.
+        """
+        if self._chunk_due and len(data) <= WHOLE_CHUNK_MAX:
+            line = _SIZE_LINES[len(data)]
+            if data.startswith(line) and data.endswith(b"\r\n"):
+                return data[len(line) : -2]
+        return b""
 
     def eof(self) -> None:
         """The upstream closed its side.
@@ -759,6 +807,7 @@ class ResponseReader:
             chunks.surplus = True
         body = chunks.body
         tail = self._tail = data[-5:] if len(data) >= 5 else (self._tail + data)[-5:]
+        self._chunk_due = chunks.due and not chunks.complete and data.endswith(b"\n")
         if chunks.complete:
             self.complete = True
             # The parser skips line ends that follow a message, without a word: none may follow here.
@@ -832,9 +881,10 @@ class ResponseReader:
         if self._head_only or head.status in (204, 304):
             self.complete = True
         elif head.chunked:
-            self._chunks = _Chunks()
+            self._chunks = _ResponseChunks()
             self._feed = httptools.HttpResponseParser(self._chunks).feed_data
             self._feed(_CHUNKED_RESPONSE)
+            self._chunk_due = True
         elif head.content_length is not None:
             self._left = head.content_length
             self.complete = not self._left

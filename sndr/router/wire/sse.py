@@ -222,7 +222,8 @@ class UsageFilter(StreamTail):
             data = self._hold(data)
             if not data:
                 return b""
-        if b'"usage"' in data and _USAGE_OBJECT.search(data) is not None:
+        named = data.count(b'"usage"')
+        if named and named != data.count(b'"usage":null') and _USAGE_OBJECT.search(data) is not None:
             return self._hide(data)
         return StreamTail.feed(self, data)
 

@@ -66,7 +66,8 @@ class Client:
     def response_head(self, head: object, body: bytes, *, complete: bool) -> None:
         self.bytes += len(body)
 
-    def response_data(self, data: bytes) -> None:
+    def response_data(self, data: bytes, chunk: bytes | None = None) -> None:
+        assert chunk is None or data in chunk
         self.bytes += len(data)
 
     def response_end(self) -> None:
@@ -131,3 +132,25 @@ def test_a_flood_that_is_given_up_is_not_read_on() -> None:
     loop.turn()
     assert not transport.reading
     assert transport.calls == ["abort"]
+
+
+def test_an_event_that_comes_as_one_chunk_is_handed_over_with_its_framing() -> None:
+    pool = UpstreamPool(Loop(), Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+    connection, client, seen = UpstreamConnection(pool, "127.0.0.1"), Client(), []
+    connection.connection_made(Transport())  # type: ignore[arg-type]
+    client.response_data = lambda data, chunk=None: seen.append((data, chunk))  # type: ignore[method-assign]
+    connection.send(Call(client, b"GET", None))  # type: ignore[arg-type]
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for piece in (
+        b"3\r\nabc\r\n",
+        b"3\r\nab",
+        b"c\r\n",
+        b"03\r\nabc\r\n",
+        b"3\r\nabc\r\n3\r\nabc\r\n",
+        b"3\r\nabc\r\n",
+    ):
+        connection.data_received(piece)
+    whole = (b"abc", b"3\r\nabc\r\n")
+    assert seen == [whole, (b"ab", None), (b"c", None), (b"abc", None), (b"abcabc", None), whole]
+    connection.data_received(b"0\r\n\r\n")
+    assert client.ended

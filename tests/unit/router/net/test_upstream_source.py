@@ -50,7 +50,7 @@ class Client:
         if complete:
             self.over.set()
 
-    def response_data(self, data: bytes) -> None: ...
+    def response_data(self, data: bytes, chunk: bytes | None = None) -> None: ...
 
     def response_end(self) -> None:
         self.over.set()
