@@ -395,7 +395,10 @@ class Gateway:
                 connection.collect(context.upload)
             assert context.client is not None
             lasting_id = given_id if not head.own else None
-            head.memo = _Accepted(endpoint, context.client, lasting_id, read_fence(head), context.peer)
+            head.conclude(
+                _Accepted(endpoint, context.client, lasting_id, read_fence(head), context.peer),
+                everywhere=not self._looks,
+            )
         except Refused as refused:
             self.refused(context, None, None, "refused", refused.status, refused.code)
             self.send_refusal(connection, context, refused)

@@ -186,17 +186,19 @@ class RequestHead:
         chunked: The body is chunked.
         has_body: Whether any body byte may follow.
         expects_continue: The client waits for a 100 before it sends the body.
-        memo: For the application: what it concluded from everything but the length and `own`; kept while heads repeat.
+        memo: What the application concluded from everything but the length and `own`; kept while heads repeat.
+        first: What heads that repeat this one on other connections are made of; None where nothing is remembered.
     """
 
     __slots__ = (
-        "chunked", "content_length", "expects_continue", "fields", "has_body", "headers", "http10", "keep_alive",
-        "lasting", "memo", "method", "options", "own", "path", "query",
+        "chunked", "content_length", "expects_continue", "fields", "first", "has_body", "headers", "http10",
+        "keep_alive", "lasting", "memo", "method", "options", "own", "path", "query",
     )  # fmt: skip
 
     def __init__(self, line: re.Match[bytes], headers: list[Field]) -> None:
         method, path, query, target, minor = line.groups()
         self.memo: Any = None
+        self.first: RequestHead | None = None
         self.method: str = method.decode()
         self.http10 = http10 = minor == b"0"
         self.headers = self.lasting = headers
@@ -247,13 +249,36 @@ class RequestHead:
                 raise Malformed("an expectation other than 100-continue", 417)
             self.expects_continue = self.has_body
 
+    def conclude(self, memo: Any, *, everywhere: bool) -> None:
+        """Keep what the application concluded.
+
+        Args:
+            memo: The conclusion.
+            everywhere: It is the same on every connection, so that the first requests of others find it.
+        """
+        self.memo = memo
+        if everywhere and self.first is not None:
+            self.first.memo = memo
+
     def again(self) -> RequestHead:
-        """The same head as another connection's own; what an application concluded may depend on the connection."""
+        """The same head as another connection's own, with what was concluded for every connection."""
         other = RequestHead.__new__(RequestHead)
-        for name in RequestHead.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.memo = None
-        other.fields = dict(self.fields)
+        other.chunked = self.chunked
+        other.content_length = self.content_length
+        other.expects_continue = self.expects_continue
+        other.fields = self.fields.copy()
+        other.first = self
+        other.has_body = self.has_body
+        other.headers = self.headers
+        other.http10 = self.http10
+        other.keep_alive = self.keep_alive
+        other.lasting = self.lasting
+        other.memo = self.memo
+        other.method = self.method
+        other.options = self.options
+        other.own = self.own
+        other.path = self.path
+        other.query = self.query
         return other
 
     def separate(self, own: tuple[Field, ...]) -> bool:
@@ -392,7 +417,9 @@ class RequestMemory:
         """Remember a head."""
         if len(self._heads) >= _MEMORY_MAX:
             self._heads.clear()
-        self._heads[self._digest(frame)] = head.again(), frame
+        first = head.first = head.again()
+        first.first = None
+        self._heads[self._digest(frame)] = first, frame
 
     def _digest(self, frame: _Frame) -> bytes:
         return blake2s(frame.before + frame.after, digest_size=16, key=self._salt).digest()

@@ -105,6 +105,45 @@ def test_a_head_known_from_another_connection_is_not_shared_with_it() -> None:
     assert (third.memo, third.fields[b"host"]) == (None, b"i")
 
 
+def test_what_was_concluded_everywhere_is_known_to_the_first_request_of_other_connections() -> None:
+    memory = RequestMemory()
+
+    def head(length: bytes = b"2") -> RequestHead:
+        reader = RequestReader(4096, memory)
+        reader.feed(REQUEST % (length, b""))
+        found = reader.head()
+        assert found is not None
+        return found
+
+    first = head()
+    first.conclude("here", everywhere=False)
+    second = head(b"3")
+    assert (first.memo, second.memo) == ("here", None)
+    second.conclude("everywhere", everywhere=True)
+    assert (first.memo, second.memo, head(b"4").memo) == ("here", "everywhere", "everywhere")
+    first.conclude("again", everywhere=True)
+    assert (second.memo, head().memo) == ("everywhere", "again")
+    head().fields[b"host"] = b"changed"
+    assert head().fields[b"host"] == b"h"
+    alone = RequestReader(4096)
+    alone.feed(REQUEST % (b"2", b""))
+    unremembered = alone.head()
+    assert unremembered is not None
+    unremembered.conclude("own", everywhere=True)
+    assert (unremembered.memo, head().memo) == ("own", "again")
+
+
+def test_a_copy_of_a_head_has_every_member() -> None:
+    memory = RequestMemory()
+    heads = []
+    for _ in range(2):
+        reader = RequestReader(4096, memory)
+        reader.feed(REQUEST % (b"2", b""))
+        heads.append(reader.head())
+    for name in RequestHead.__slots__:
+        assert getattr(heads[0], name) == getattr(heads[1], name), name
+
+
 NAMED = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n%bContent-Length: 1\r\nAccept: */*\r\n\r\nx"
 
 
