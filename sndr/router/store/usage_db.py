@@ -16,9 +16,10 @@ import secrets
 import sqlite3
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
 
@@ -123,14 +124,14 @@ def _finish_sql(rows: int, shared: Sequence[str] = ()) -> str:
     )
 
 
-# Several rows per statement: sqlite3 gives the interpreter lock away and takes it back for every step, which costs
-# more than the row when the loop's thread is busy. Sizes are powers of two, so that few statements stay prepared.
-_SIZES: Final = tuple(1 << n for n in range(CHUNK_ROWS.bit_length() - 1, -1, -1))
-_INSERT_START: Final = {n: _insert_sql(_START, n) for n in _SIZES}
-_INSERT_ALIKE: Final = {n: _insert_alike_sql(n) for n in _SIZES}
-_INSERT_WHOLE: Final = {n: _insert_sql(COLUMNS, n) for n in _SIZES}
-_FINISH_ROWS: Final = {n: _finish_sql(n) for n in _SIZES}
-_FINISH_ALIKE: Final = {n: _finish_sql(n, _FINISH[FINISH_SHARED:]) for n in _SIZES}
+# As many rows per statement as there are: sqlite3 gives the interpreter lock away and takes it back several times for
+# each, which costs more than a row when the loop's thread is busy. Texts are made when first needed, and their
+# statements stay prepared: two for each number of rows that occurs, where requests are much alike.
+_insert_start = cache(partial(_insert_sql, _START))
+_insert_whole = cache(partial(_insert_sql, COLUMNS))
+_insert_alike = cache(_insert_alike_sql)
+_finish_rows = cache(_finish_sql)
+_finish_alike = cache(partial(_finish_sql, shared=_FINISH[FINISH_SHARED:]))
 _FINISH_ONE: Final = (
     f"UPDATE requests SET {','.join(f'{name}=?{i}' for i, name in enumerate(_FINISH, 2))}"  # noqa: S608 -- our own names
     " WHERE seq=?1 AND outcome IS NULL"
@@ -398,7 +399,7 @@ class UsageDb:
     def _connect(path: str, readonly: bool) -> sqlite3.Connection:
         uri = f"file:{_quote(os.path.abspath(path))}?mode={'ro' if readonly else 'rw'}"
         db = sqlite3.connect(
-            uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False, cached_statements=128
+            uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False, cached_statements=192
         )
         try:
             # Old ledgers may hold text that is no UTF-8; a row must not become unreadable because of it.
@@ -504,22 +505,22 @@ class UsageDb:
                 alike = _by_shared(((key, row) for key, row, _ in starts), START_SHARED, len(starts))
                 if alike is not None:
                     for shared, flat in alike.items():
-                        _in_chunks(db, _INSERT_ALIKE, flat, 1 + START_SHARED, (run, *shared))
+                        _in_chunks(db, _insert_alike, flat, 1 + START_SHARED, (run, *shared))
                 else:
                     flat = list(chain.from_iterable((key, run, *row) for key, row, _ in starts))
-                    _in_chunks(db, _INSERT_START, flat, len(_START))
+                    _in_chunks(db, _insert_start, flat, len(_START))
             if finishes:
                 if not _UPDATE_FROM:
                     db.executemany(_FINISH_ONE, [(key, *row) for key, row in finishes])
                 elif (alike := _by_shared(finishes, FINISH_SHARED, len(finishes))) is not None:
                     for shared, flat in alike.items():
-                        _in_chunks(db, _FINISH_ALIKE, flat, 1 + FINISH_SHARED, shared)
+                        _in_chunks(db, _finish_alike, flat, 1 + FINISH_SHARED, shared)
                 else:
                     flat = list(chain.from_iterable((key, *row) for key, row in finishes))
-                    _in_chunks(db, _FINISH_ROWS, flat, 1 + len(_FINISH))
+                    _in_chunks(db, _finish_rows, flat, 1 + len(_FINISH))
             if refusals:
                 flat = list(chain.from_iterable((key, run, *row, *end) for key, row, end in refusals))
-                _in_chunks(db, _INSERT_WHOLE, flat, len(COLUMNS))
+                _in_chunks(db, _insert_whole, flat, len(COLUMNS))
             for authority_id, revision in revisions.items():
                 db.execute(
                     "INSERT INTO authorities VALUES(?,?) ON CONFLICT(authority_id)"
@@ -721,15 +722,16 @@ def _by_shared(
 
 
 def _in_chunks(
-    db: sqlite3.Connection, sql: Mapping[int, str], flat: list[Any], width: int, shared: tuple[Any, ...] = ()
+    db: sqlite3.Connection, sql: Callable[[int], str], flat: list[Any], width: int, shared: tuple[Any, ...] = ()
 ) -> None:  # fmt: skip
-    """Run a statement over rows that lie behind each other in `flat`, in chunks of the prepared sizes."""
-    at = 0
-    rows = len(flat) // width
-    for size in sql:
-        while rows - at >= size:
-            db.execute(sql[size], (*shared, *flat[at * width : (at + size) * width]))
-            at += size
+    """Run a statement over rows that lie behind each other in `flat`, so many of them at once."""
+    chunk = width * CHUNK_ROWS
+    if len(flat) <= chunk:
+        db.execute(sql(len(flat) // width), (*shared, *flat))
+        return
+    for at in range(0, len(flat), chunk):
+        part = flat[at : at + chunk]
+        db.execute(sql(len(part) // width), (*shared, *part))
 
 
 def at(ms: int | None) -> str | None:
