@@ -7,7 +7,7 @@ freed, the terminal row is handed to the ledger, the lease is released, in this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sndr.router.net.server import Connection
     from sndr.router.net.upstream import UpstreamPool
     from sndr.router.wire.http1 import RequestHead, ResponseHead
-    from sndr.router.wire.openai_api import ChatRequest
+    from sndr.router.wire.openai_api import ChatRequest, Piece
 
 __all__ = ["ANY", "Backend", "Exchange", "Timeouts"]
 
@@ -149,7 +149,7 @@ class Backend:
             tail += b"authorization: Bearer " + credential.encode() + b"\r\n"
         self._tail = tail
 
-    def request(self, context: Context, body: bytes, more: int = 0) -> bytes:
+    def request(self, context: Context, body: Sequence[Piece], more: int = 0) -> bytes:
         """Head and body as they go to the server; `more` bytes of the body follow from elsewhere."""
         head = context.head
         endpoint = context.endpoint
@@ -167,16 +167,16 @@ class Backend:
             if name not in _NOT_SENT_ON:
                 fields += line
         query = b"?" + head.query.encode() if head.query else b""
-        return b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        head_bytes = b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             self._origin_line if endpoint.at_origin else self._base,
             endpoint.upstream_path,
             query,
             self._tail,
             fields,
             context.request_id.encode(),
-            len(body) + more,
-            body,
+            sum(map(len, body)) + more,
         )
+        return b"".join((head_bytes, *body))
 
 
 def _sent_on(head: RequestHead, ours: frozenset[bytes] = frozenset()) -> bytes:
@@ -375,7 +375,7 @@ class Exchange:
         else:
             limit = None
         ask_usage = request.stream and spec.stream_usage and not request.include_usage and self._asks_usage
-        body = request.encode(
+        body = request.pieces(
             backend.model,
             force=backend.force,
             default=backend.default,

@@ -7,13 +7,13 @@ the client pauses meanwhile) and one on the way out (the server's connection ask
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from sndr.router.wire.multipart import Form, FormReader
-from sndr.router.wire.openai_api import Refused
+from sndr.router.wire.openai_api import Piece, Refused
 
 if TYPE_CHECKING:
     from sndr.router.net.server import Connection
@@ -195,7 +195,7 @@ class FormRequest:
     """A form in the place of a decoded JSON body: the same questions, the same way on.
 
     Attributes:
-        source: The body, where it is in a file; set by `encode`.
+        source: The body, where it is in a file; set by `pieces`.
         source_bytes: Its length.
     """
 
@@ -220,7 +220,7 @@ class FormRequest:
         self.source: Upload | None = None
         self.source_bytes = 0
 
-    def encode(
+    def pieces(
         self,
         served_model: bytes | None,
         *,
@@ -229,14 +229,14 @@ class FormRequest:
         output_limit: int | None = None,  # noqa: ARG002 - a form has no limit on tokens
         ask_usage: bool = False,  # noqa: ARG002 - nor a way to ask for counts
         without_hints: bool = False,  # noqa: ARG002 - nor hints: no alias of a family is looked for
-    ) -> bytes:
-        """The body for the server; empty where `source` has it. Every byte but the model's name is the client's."""
+    ) -> Sequence[Piece]:
+        """The body for the server; none where `source` has it. Every byte but the model's name is the client's."""
         form, upload = self._form, self._upload
         name = form.model.encode() if served_model is None else msgspec.json.decode(served_model, type=str).encode()
         body = upload.in_memory
         if body is not None:
-            return body[: form.start] + name + body[form.end :]
+            return (body[: form.start], name, body[form.end :])
         upload.replace(form.start, form.end, name)
         self.source = upload
         self.source_bytes = form.length - (form.end - form.start) + len(name)
-        return b""
+        return ()

@@ -8,8 +8,9 @@ refused, so that the gateway and the server cannot read two different requests i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -17,8 +18,8 @@ import msgspec
 from sndr.contract import HINT_MEMBERS
 from sndr.errors import RequestError
 
-__all__ = ["ChatRequest", "Dialect", "Refused", "Usage", "encode_error", "encode_error_event", "error_type", "parse",
-           "rename_model"]  # fmt: skip
+__all__ = ["ChatRequest", "Dialect", "Piece", "Refused", "Usage", "encode_error", "encode_error_event", "error_type",
+           "parse", "rename_model"]  # fmt: skip
 
 
 class Dialect(StrEnum):
@@ -60,26 +61,21 @@ class Refused(RequestError):  # noqa: N818 - says what happened to the request
         self.allow = allow
 
 
-class _Key:
-    """A member's name. Compared by identity, so that a dictionary keeps repeated members."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def _key(_type: type, name: Any) -> _Key:
-    return _Key(name)
-
-
 TOKENS_MAX: Final = 2**63 - 1
 """Larger limits are no numbers to most servers, and would make a header field of any length where they are lowered."""
-_MEMBERS: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_key)
+# A member's name is kept as the one argument of a `partial`: an object that the decoder makes by calling its hook with
+# type and name without running Python code, and that is compared by identity, so that a dictionary keeps repeated
+# members.
+_Members = dict[partial[Any], msgspec.Raw]
+Piece = bytes | memoryview | msgspec.Raw
+"""A part of a body."""
+_MEMBERS: Final[msgspec.json.Decoder[_Members]] = msgspec.json.Decoder(dict[partial, msgspec.Raw], dec_hook=partial)  # type: ignore[type-arg]
 _TEXT: Final = msgspec.json.Decoder(str)
 _INTEGER: Final = msgspec.json.Decoder(int)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode: Final = msgspec.json.encode
+SHORT: Final = 4096
+"""Of texts below this size a part is copied rather than looked at in its place: that costs less."""
 _TOKENS_MEMBERS: Final = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 _READ: Final = _TOKENS_MEMBERS | {"model", "stream", "stream_options", "tools", "functions", "background"}
 _HINTS: Final = frozenset(HINT_MEMBERS)
@@ -127,28 +123,33 @@ class ChatRequest:
     """
 
     __slots__ = (
-        "_members", "background", "has_tools", "include_usage", "max_tokens", "model", "stream",
+        "_body", "_members", "_place", "background", "has_tools", "include_usage", "max_tokens", "model", "stream",
     )  # fmt: skip
 
     source: ClassVar[None] = None
     source_bytes: ClassVar[int] = 0
 
-    def __init__(self, members: dict[_Key, msgspec.Raw]) -> None:
+    def __init__(self, body: bytes, members: _Members) -> None:
+        self._body = body
         self._members = members
         model: msgspec.Raw | None = None
+        place = 0
+        at = 1
         self.stream = False
         self.include_usage: bool | None = None
         self.max_tokens: int | None = None
         self.has_tools = False
         self.background = False
         for key, raw in members.items():
-            name = key.name
+            (name,) = key.args
+            at += len(name) + len(raw) + 4  # quotes, colon, and what follows the value
             if name not in _READ:
                 continue
             if name == "model":
                 if model is not None:
                     raise Refused(400, "invalid_request", "the member `model` is present twice", param="model")
                 model = raw
+                place = at - 1 - len(raw)
             elif name == "stream":
                 self.stream = _flag(raw, name)
             elif name == "stream_options":
@@ -162,6 +163,9 @@ class ChatRequest:
                 self.has_tools = True
         if model is None:
             raise Refused(400, "invalid_request", "the member `model` is missing", param="model")
+        # Where the model's value is, if nothing but the members and what must be between them is in the body: a blank
+        # or an escape in a name would make it longer.
+        self._place = (place, place + len(model)) if at == len(body) else None
         try:
             self.model = _TEXT.decode(model)
         except msgspec.DecodeError:
@@ -180,7 +184,7 @@ class ChatRequest:
         if self.max_tokens is None or value > self.max_tokens:
             self.max_tokens = value
 
-    def encode(
+    def pieces(
         self,
         served_model: bytes | None,
         *,
@@ -189,8 +193,8 @@ class ChatRequest:
         output_limit: int | None = None,
         ask_usage: bool = False,
         without_hints: bool = False,
-    ) -> bytes:
-        """The body for the model server.
+    ) -> Sequence[Piece]:
+        """The body for the model server, as pieces to be joined.
 
         Args:
             served_model: The model's name at the server, as JSON; None leaves the client's.
@@ -200,12 +204,19 @@ class ChatRequest:
             ask_usage: Ask for the token counts of the stream.
             without_hints: Leave out the hints about the workload, which only the gateway reads.
         """
+        place = self._place
+        if place is not None and not (force or default or ask_usage or without_hints) and output_limit is None:
+            body = self._body
+            if served_model is None:
+                return (body,)
+            start, end = place
+            return (body[:start], served_model, body[end:] if len(body) < SHORT else memoryview(body)[end:])
         parts: list[Any] = [b"{"]
         add = parts.append
         present: set[str] | None = set() if force or default else None
         asked = False
         for key, raw in self._members.items():
-            name = key.name
+            (name,) = key.args
             if without_hints:
                 if name in _HINTS:
                     continue
@@ -235,9 +246,9 @@ class ChatRequest:
             for name, value in (force or {}).items():
                 add(_encode(name) + b":" + value + b",")
         if len(parts) == 1:
-            return b"{}"
+            return (b"{}",)
         parts[-1] = parts[-1][:-1] + b"}"  # instead of the last comma
-        return b"".join(parts)
+        return parts
 
     def read(self, names: frozenset[str]) -> dict[str, Any]:
         """Values of these members, decoded as far as the decision about the workload looks; of repeated ones the last.
@@ -246,7 +257,7 @@ class ChatRequest:
         """
         found: dict[str, Any] = {}
         for key, raw in self._members.items():
-            name = key.name
+            (name,) = key.args
             if name in names:
                 found[name] = _look(name, raw)
         return found
@@ -289,7 +300,7 @@ def _without_hints(raw: msgspec.Raw) -> Any:
     if bytes(raw)[:1] != b"{":
         return raw
     members = _MEMBERS.decode(raw)
-    kept = [(key.name, value) for key, value in members.items() if key.name not in _HINTS]
+    kept = [(key.args[0], value) for key, value in members.items() if key.args[0] not in _HINTS]
     if len(kept) == len(members):
         return raw
     return b"{" + b",".join([_encode(name) + b":" + bytes(value) for name, value in kept]) + b"}"
@@ -313,7 +324,7 @@ def parse(body: bytes) -> ChatRequest:
         raise Refused(400, "invalid_json", "the request body is not valid JSON") from None
     except RecursionError:
         raise Refused(400, "invalid_json", "the request body is nested too deeply") from None
-    return ChatRequest(members)
+    return ChatRequest(body, members)
 
 
 def rename_model(answer: bytes, name: bytes) -> bytes:
@@ -331,16 +342,17 @@ def rename_model(answer: bytes, name: bytes) -> bytes:
         return answer
 
 
-def _renamed(members: dict[_Key, msgspec.Raw], name: bytes, *, nested: bool) -> bytes:
+def _renamed(members: _Members, name: bytes, *, nested: bool) -> bytes:
     parts: list[Any] = []
     for key, raw in members.items():
+        (member,) = key.args
         value: Any = raw
-        if key.name == "model":
+        if member == "model":
             if bytes(raw)[:1] == b'"':
                 value = name
-        elif nested and key.name in ("response", "message") and bytes(raw)[:1] == b"{":
+        elif nested and member in ("response", "message") and bytes(raw)[:1] == b"{":
             value = _renamed(_MEMBERS.decode(raw), name, nested=False)
-        parts += (_OPENING.get(key.name) or _encode(key.name) + b":", value, b",")
+        parts += (_OPENING.get(member) or _encode(member) + b":", value, b",")
     return b"{" + b"".join(parts[:-1]) + b"}"
 
 

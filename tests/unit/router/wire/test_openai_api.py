@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,10 @@ SPECIAL = {"model", "stream", "stream_options", "tools", "functions", "backgroun
            "max_completion_tokens", "max_output_tokens"}  # fmt: skip
 
 
+def sent_on(data: bytes, model: bytes | None, **changes: Any) -> bytes:
+    return b"".join(parse(data).pieces(model, **changes))
+
+
 @given(st.dictionaries(st.text(max_size=6).filter(lambda name: name not in SPECIAL), JSON, max_size=5), st.booleans())
 def test_other_members_arrive_unchanged_and_in_order(members: dict[str, object], escape: bool) -> None:
     body = json.dumps({**members, "model": "A"}, ensure_ascii=escape)
@@ -27,7 +33,7 @@ def test_other_members_arrive_unchanged_and_in_order(members: dict[str, object],
     except UnicodeEncodeError:
         data = json.dumps({**members, "model": "A"}).encode()
     try:
-        sent = parse(data).encode(b'"m1"')
+        sent = sent_on(data, b'"m1"')
     except Refused as refused:
         assert refused.code == "invalid_json"  # a lone surrogate
         assert b"\\ud" in data.lower()
@@ -39,21 +45,62 @@ def test_other_members_arrive_unchanged_and_in_order(members: dict[str, object],
 
 def test_values_keep_their_bytes_and_repeats() -> None:
     body = b'{"x" : [1.500,  {"a":"\\u00e9\xc3\xa9"}], "model":"A","x":1e3,"\\u0078":2}'
-    assert parse(body).encode(b'"m1"') == b'{"x":[1.500,  {"a":"\\u00e9\xc3\xa9"}],"model":"m1","x":1e3,"x":2}'
-    assert parse(body).encode(None).count(b'"model":"A"') == 1
+    assert sent_on(body, b'"m1"') == b'{"x":[1.500,  {"a":"\\u00e9\xc3\xa9"}],"model":"m1","x":1e3,"x":2}'
+    assert sent_on(body, None).count(b'"model":"A"') == 1
+
+
+@pytest.mark.parametrize("size", [1, 9000])
+@given(
+    before=st.lists(st.tuples(st.sampled_from(["x", "é", "mod\u0000el", 'a"b', "x"]), JSON), max_size=3),
+    after=st.lists(st.tuples(st.sampled_from(["x", "metadata", "é"]), JSON), max_size=3),
+    blanks=st.lists(st.sampled_from(["", " ", "\n"]), min_size=1, max_size=8),
+    compact=st.booleans(),
+    escape=st.booleans(),
+)
+def test_only_the_model_is_exchanged_however_the_body_is_spaced(
+    size: int,
+    before: list[tuple[str, object]],
+    after: list[tuple[str, object]],
+    blanks: list[str],
+    compact: bool,
+    escape: bool,
+) -> None:
+    """A body without blanks between its members is sent on around the model's value, any other member by member."""
+
+    def text(name: str) -> list[tuple[str, str]]:
+        members = [*before, ("model", name), ("y", {"model": "A", "z": "x" * size}), *after]
+        return [(json.dumps(n, ensure_ascii=escape), json.dumps(v, ensure_ascii=escape)) for n, v in members]
+
+    space = cycle(blanks)
+    body = "{" + ",".join(
+        name + ":" + value if compact else f"{next(space)}{name}{next(space)}:{next(space)}{value}{next(space)}"
+        for name, value in text("A")
+    ) + "}"  # fmt: skip
+    try:
+        sent = sent_on(body.encode(), b'"m1"').decode()
+    except (Refused, UnicodeEncodeError):
+        return  # a lone surrogate
+    wanted = "{" + ",".join(f"{name}:{value}" for name, value in text("m1")) + "}"
+    if compact and all(name.isascii() and "\\" not in name for name, _ in text("A")):
+        assert sent == wanted
+    assert json.loads(sent, object_pairs_hook=list) == json.loads(wanted, object_pairs_hook=list)
+    assert all(value in sent for _, value in text("m1"))
 
 
 def test_usage_is_asked_for_beside_what_the_client_said() -> None:
-    ask = parse(b'{"model":"a","stream":true,"stream_options":{"x": [1]}}').encode(None, ask_usage=True)
+    ask = sent_on(b'{"model":"a","stream":true,"stream_options":{"x": [1]}}', None, ask_usage=True)
     assert json.loads(ask)["stream_options"] == {"x": [1], "include_usage": True}
-    ask = parse(b'{"model":"a","stream":true,"stream_options":null}').encode(None, ask_usage=True)
+    ask = sent_on(b'{"model":"a","stream":true,"stream_options":null}', None, ask_usage=True)
     assert json.loads(ask)["stream_options"] == {"include_usage": True}
-    assert json.loads(parse(b'{"model":"a"}').encode(None, ask_usage=True))["stream_options"]["include_usage"]
+    assert json.loads(sent_on(b'{"model":"a"}', None, ask_usage=True))["stream_options"]["include_usage"]
 
 
 def test_extra_members_hard_and_soft() -> None:
-    body = parse(b'{"temperature":1,"model":"a","top_k":5}').encode(
-        b'"m"', force={"temperature": b"0", "seed": b"7"}, default={"top_k": b"1", "min_p": b"0.1", "seed": b"8"}
+    body = sent_on(
+        b'{"temperature":1,"model":"a","top_k":5}',
+        b'"m"',
+        force={"temperature": b"0", "seed": b"7"},
+        default={"top_k": b"1", "min_p": b"0.1", "seed": b"8"},
     )
     assert json.loads(body) == {"model": "m", "top_k": 5, "min_p": 0.1, "temperature": 0, "seed": 7}
     assert body.count(b"temperature") == body.count(b"seed") == 1
@@ -62,7 +109,7 @@ def test_extra_members_hard_and_soft() -> None:
 def test_every_limit_on_output_is_lowered() -> None:
     request = parse(b'{"model":"a","max_tokens":5,"max_completion_tokens":900,"max_output_tokens":null}')
     assert request.max_tokens == 900
-    assert json.loads(request.encode(None, output_limit=100)) == {
+    assert json.loads(b"".join(request.pieces(None, output_limit=100))) == {
         "model": "a", "max_tokens": 5, "max_completion_tokens": 100, "max_output_tokens": None,
     }  # fmt: skip
 
