@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -41,13 +42,6 @@ __all__ = [
 
 _DOCUMENT_MAX_BYTES: Final = 65_536
 _TEXT_FIELDS: Final = frozenset({"base_url", "engine", "health_path", "model", "preset", "quantization"})
-_OTHER_FIELDS: Final = frozenset(
-    {
-        "admission_timeout_ms", "context_limit", "extra_body", "extra_body_defaults", "first_byte_timeout_ms",
-        "idle_timeout_ms", "max_concurrency", "max_output_tokens", "params", "stream_usage", "tool_support",
-        "total_timeout_ms",
-    }
-)  # fmt: skip
 _ACTIONS: Final = ("drain", "resume", "cancel", "verify", "rollback", "reassert")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -119,9 +113,8 @@ def parse_aliases(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def parse_fields(words: tuple[str, ...]) -> dict[str, Any]:
-    """``--set FIELD=VALUE`` words: text fields take their value as it stands, the others JSON; `null` unsets.
-
-    A field that is not known here is the gateway's to judge: JSON where it is JSON, text otherwise.
+    """``--set FIELD=VALUE`` words: text fields take their value as it stands, the others JSON where it is JSON; `null`
+    unsets. Whether a field exists and takes such a value is the gateway's to judge.
     """
     fields: dict[str, Any] = {}
     for word in words:
@@ -130,15 +123,10 @@ def parse_fields(words: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"--set {word!r}: expected FIELD=VALUE, for example model=m2")
         if name in fields:
             raise click.UsageError(f"--set {name}: named twice")
-        if name in _TEXT_FIELDS and text != "null":
-            fields[name] = text
-            continue
-        try:
-            fields[name] = json.loads(text)
-        except (ValueError, RecursionError):
-            if name in _OTHER_FIELDS:
-                raise click.UsageError(f"--set {name}: expected a number, true, false, null or a JSON object") from None
-            fields[name] = text
+        fields[name] = text
+        if name not in _TEXT_FIELDS or text == "null":
+            with suppress(ValueError, RecursionError):
+                fields[name] = json.loads(text)
     return fields
 
 

