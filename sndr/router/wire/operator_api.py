@@ -280,7 +280,7 @@ class Apply(_Body):
     preview_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     confirm: Any = None
     drain_timeout_s: Annotated[int, Field(ge=1, le=DRAIN_MAX_S)] = 60
-    verify_timeout_s: Annotated[int, Field(ge=0, le=VERIFY_MAX_S)] = 10
+    verify_timeout_s: Annotated[int, Field(ge=0, le=VERIFY_MAX_S)] = 30
 
 
 _BodyType = TypeVar("_BodyType", bound=_Body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import socket
 import threading
@@ -15,7 +16,7 @@ import pytest
 from sndr.errors import InputError
 from sndr.router import client as door
 from sndr.router.client import ANSWER_MAX_BYTES, Client, RefusedError, TransportError, address_of
-from sndr.router.wire import boot
+from sndr.router.wire import boot, operator_api
 
 
 def response(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
@@ -199,3 +200,9 @@ model = "m"
 x = "a"
 """
     assert address_of(boot.parse(text, None)) == url
+
+
+def test_a_wait_that_is_not_named_is_as_long_as_the_gateways() -> None:
+    ours = inspect.signature(Client.apply).parameters
+    for name in ("drain_timeout_s", "verify_timeout_s"):
+        assert ours[name].default == operator_api.Apply.model_fields[name].default
