@@ -35,8 +35,8 @@ usage_path = "usage.sqlite"
 max_body_bytes = 10000
 
 [router]
-first_byte_timeout_s = 1
-idle_timeout_s = 1
+first_byte_timeout_s = 3
+idle_timeout_s = 3
 
 [[router.tiers]]
 id = "primary"

@@ -210,12 +210,13 @@ def operator_get(url: str, path: str) -> Any:
 
 
 def wait_idle(url: str, timeout_s: float = 10) -> dict[str, Any]:
-    """Wait until the gateway says that nothing is in flight and no row is unresolved; the tier."""
+    """Wait until the gateway says that nothing is in flight and no row is unresolved; the first tier."""
     deadline = time.monotonic() + timeout_s
     while True:
         status = operator_get(url, "/v1/router/status")
-        tier: dict[str, Any] = status["tiers"][0]
-        if not tier["in_flight"] and not tier["queued"] and not status["ledger"].get("unresolved"):
-            return tier
+        tiers: list[dict[str, Any]] = status["tiers"]
+        busy = any(tier["in_flight"] or tier["queued"] for tier in tiers)
+        if not busy and not status["ledger"].get("unresolved"):
+            return tiers[0]
         assert time.monotonic() < deadline, status
         time.sleep(0.02)

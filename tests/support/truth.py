@@ -61,8 +61,8 @@ base_url = "{stuck}"
 model = "m1"
 health_path = "/health"
 max_concurrency = 256
-first_byte_timeout_s = 1
-idle_timeout_s = 1
+first_byte_timeout_s = 3
+idle_timeout_s = 3
 
 [router.model_routes]
 "llm.wide" = "wide"

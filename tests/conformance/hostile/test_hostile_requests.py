@@ -21,8 +21,8 @@ listen = ["127.0.0.1:0"]
 auth_env = "CLIENT_KEY"
 operator_auth_env = "OPERATOR_KEY"
 usage_path = "usage.sqlite"
-header_timeout_s = 1
-body_timeout_s = 1
+header_timeout_s = 3
+body_timeout_s = 3
 keepalive_idle_s = 2
 max_body_bytes = 100000
 

@@ -22,8 +22,8 @@ operator_auth_env = "OPERATOR_KEY"
 usage_path = "usage.sqlite"
 
 [router]
-first_byte_timeout_s = 1
-idle_timeout_s = 1
+first_byte_timeout_s = 3
+idle_timeout_s = 3
 
 [[router.tiers]]
 id = "raw"
