@@ -11,29 +11,15 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.support.gateway import Gateway, unbroken_gateway
+from tests.support.gateway import Gateway
 from tests.support.raw import KEY, OPERATOR, ask, request
 from tests.support.raw_upstream import CLOSE, RawUpstream
-from tests.support.sdk import HELLO, numbered, row
+from tests.support.sdk import HELLO, boot_for, numbered, row
 from tests.support.synthetic import Synthetic
 
-BOOT = """
-[server]
-listen = ["127.0.0.1:0"]
-operator_auth_env = "OPERATOR_KEY"
-usage_path = "usage.sqlite"
-max_body_bytes = 200000
-
-[[server.clients]]
-id = "sdk"
-auth_env = "CLIENT_KEY"
-aliases = ["claude-*", "raw", "dead"]
-
-[router]
-probe_interval_s = 0.2
-first_byte_timeout_s = 3
-idle_timeout_s = 3
-
+BOOT = boot_for(
+    ["claude-*", "raw", "dead"],
+    """
 [[router.tiers]]
 id = "primary"
 base_url = "{synthetic}"
@@ -68,14 +54,9 @@ claude-chat = "plain"
 raw = "raw"
 dead = "dead"
 "other.team" = "plain"
-"""
-
-
-@pytest.fixture(scope="module")
-def gateway(synthetic: Synthetic, raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    boot = BOOT.format(synthetic=synthetic.base_url, raw=raw.base_url)
-    with unbroken_gateway(boot, tmp_path_factory.mktemp("sdk")) as process:
-        yield process
+""",
+    server="max_body_bytes = 200000",
+)
 
 
 @pytest.fixture

@@ -11,15 +11,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import CREDENTIALS, Gateway, unbroken_gateway
+from tests.support.gateway import CREDENTIALS, Gateway
 from tests.support.sdk import numbered
-from tests.support.synthetic import Synthetic
 
 SCRIPT = Path(__file__).parents[1] / "support" / "litellm_calls.py"
 BOOT = """
@@ -31,7 +29,7 @@ usage_path = "usage.sqlite"
 
 [[router.tiers]]
 id = "primary"
-base_url = "{base_url}"
+base_url = "{synthetic}"
 model = "m1"
 serves = ["chat", "responses", "messages", "embeddings"]
 
@@ -39,7 +37,7 @@ serves = ["chat", "responses", "messages", "embeddings"]
 kind = "stt"
 model = "whisper"
 served_model = "m1"
-base_url = "{base_url}"
+base_url = "{synthetic}"
 
 [router.model_routes]
 all = "primary"
@@ -56,12 +54,6 @@ EXPECTED: dict[str, Any] = {
     "unknown_model": 404,
     "wrong_key": 401,
 }
-
-
-@pytest.fixture(scope="module")
-def gateway(synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with unbroken_gateway(BOOT.format(base_url=synthetic.base_url), tmp_path_factory.mktemp("litellm")) as process:
-        yield process
 
 
 def test_calls(gateway: Gateway) -> None:

@@ -10,13 +10,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import CREDENTIALS, Gateway, unbroken_gateway
+from tests.support.gateway import CREDENTIALS, Gateway
 from tests.support.raw import operator_get, wait_idle
 from tests.support.sdk import numbered
 from tests.support.synthetic import Synthetic
@@ -32,7 +31,7 @@ usage_path = "usage.sqlite"
 
 [[router.tiers]]
 id = "primary"
-base_url = "{base_url}"
+base_url = "{synthetic}"
 model = "m1"
 serves = ["chat", "completions", "responses", "messages", "embeddings"]
 
@@ -40,13 +39,13 @@ serves = ["chat", "completions", "responses", "messages", "embeddings"]
 kind = "stt"
 model = "whisper"
 served_model = "m1"
-base_url = "{base_url}"
+base_url = "{synthetic}"
 
 [[router.audio_routes]]
 kind = "tts"
 model = "voice"
 served_model = "m1"
-base_url = "{base_url}"
+base_url = "{synthetic}"
 
 [router.model_routes]
 all = "primary"
@@ -78,12 +77,6 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if done.returncode:
         unavailable(f"npm cannot install the clients: {done.stderr.strip().splitlines()[-1:]}")
     return folder
-
-
-@pytest.fixture(scope="module")
-def gateway(modules: Path, synthetic: Synthetic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with unbroken_gateway(BOOT.format(base_url=synthetic.base_url), tmp_path_factory.mktemp("js")) as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

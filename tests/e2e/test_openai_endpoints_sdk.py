@@ -11,28 +11,15 @@ import openai
 import pydantic
 import pytest
 
-from tests.support.gateway import Gateway, unbroken_gateway
+from tests.support.gateway import Gateway
 from tests.support.raw import KEY, ask, request
 from tests.support.raw_upstream import CLOSE, RawUpstream
-from tests.support.sdk import numbered, row
+from tests.support.sdk import boot_for, numbered, row
 from tests.support.synthetic import Synthetic
 
-BOOT = """
-[server]
-listen = ["127.0.0.1:0"]
-operator_auth_env = "OPERATOR_KEY"
-usage_path = "usage.sqlite"
-
-[[server.clients]]
-id = "sdk"
-auth_env = "CLIENT_KEY"
-aliases = ["gpt-*", "raw", "whisper-*", "bge"]
-
-[router]
-probe_interval_s = 0.2
-first_byte_timeout_s = 3
-idle_timeout_s = 3
-
+BOOT = boot_for(
+    ["gpt-*", "raw", "whisper-*", "bge"],
+    """
 [[router.tiers]]
 id = "primary"
 base_url = "{synthetic}"
@@ -75,14 +62,8 @@ base_url = "{synthetic}"
 [router.model_routes]
 gpt-4o = "primary"
 raw = "raw"
-"""
-
-
-@pytest.fixture(scope="module")
-def gateway(synthetic: Synthetic, raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    boot = BOOT.format(synthetic=synthetic.base_url, raw=raw.base_url)
-    with unbroken_gateway(boot, tmp_path_factory.mktemp("sdk")) as process:
-        yield process
+""",
+)
 
 
 @pytest.fixture
