@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -32,7 +32,7 @@ from sndr.router.client import Client, RefusedError, TransportError, UnsettledEr
 from sndr.router.synthetic import Options, SyntheticServer
 from sndr.router.wire import boot
 
-__all__ = ["DemoError", "Outcome", "run"]
+__all__ = ["DemoError", "Outcome", "Report", "play", "run"]
 
 _TOKENS: Final = 60
 _TOKEN_DELAY_MS: Final = 20
@@ -46,8 +46,11 @@ _OPERATOR_KEY: Final = "SNDR_DEMO_OPERATOR_KEY"
 _ROUTES: Final = {"chat": "big", "code": "big", "fast": "small"}
 
 
+_Result = TypeVar("_Result")
+
+
 class DemoError(SndrError):
-    """The demonstration did not go as it must: the gateway did not start, or something was not as promised."""
+    """A demonstration did not go as it must: the gateway did not start, or something was not as promised."""
 
 
 @dataclass(slots=True)
@@ -82,23 +85,36 @@ def run(report: Report) -> Outcome:
         DemoError: Something was not as promised; nothing is left behind.
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after everything was cleaned up.
     """
-    try:
-        return asyncio.run(_run(report))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
-
-async def _run(report: Report) -> Outcome:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    with tempfile.TemporaryDirectory(prefix="sndr-demo-") as directory:
+    async def work(directory: str) -> Outcome:
         demo = _Demo(directory, report)
         try:
             return await demo.run()
         finally:
             await demo.close()
+
+    return play(work)
+
+
+def play(work: Callable[[str], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Run `work` with a directory of its own, which is removed.
+
+    Raises:
+        KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after `work` was cancelled and everything was cleaned up.
+    """
+
+    async def prepared() -> _Result:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        with tempfile.TemporaryDirectory(prefix="sndr-demo-") as directory:
+            return await work(directory)
+
+    try:
+        return asyncio.run(prepared())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 class _Gateway:

@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
@@ -23,15 +21,15 @@ from typing import Any, Final
 
 import httpx
 
-from sndr.errors import SndrError
 from sndr.router import usage
 from sndr.router.app import App
+from sndr.router.demo import DemoError, Report, play
 from sndr.router.routing_table import load_table
 from sndr.router.store.ledger import UsageLedger, UsageStore
 from sndr.router.synthetic import Options, SyntheticServer
 from sndr.router.wire import boot
 
-__all__ = ["Outcome", "WorkloadDemoError", "example_table", "run"]
+__all__ = ["Outcome", "example_table", "run"]
 
 FAMILY: Final = "example_family"
 RULE: Final = "short-structured-under-concurrency"
@@ -41,13 +39,6 @@ _TOOL_CLIENTS: Final = 6
 _CHAT_CLIENTS: Final = 2
 _ROUNDS: Final = 4
 _TOOL: Final = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
-
-Report = Callable[[str, str], None]
-"""Told a step's name (empty: a heading) and what happened."""
-
-
-class WorkloadDemoError(SndrError):
-    """The demonstration did not go as it must: a request was not served, or not where the table says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +58,18 @@ def run(report: Report) -> Outcome:
     """Run the whole demonstration: a few seconds.
 
     Raises:
-        WorkloadDemoError: Something was not as promised; nothing is left behind.
+        DemoError: Something was not as promised; nothing is left behind.
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after everything was cleaned up.
     """
-    try:
-        return asyncio.run(_run(report))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+
+    async def work(directory: str) -> Outcome:
+        async with AsyncExitStack() as stack:
+            gain = await _demonstrate(directory, stack, report)
+        # Gateway and ledger are closed: every row is there.
+        coverage = await asyncio.to_thread(usage.coverage, os.path.join(directory, "usage.db"))
+        return Outcome(coverage, gain)
+
+    return play(work)
 
 
 def example_table() -> dict[str, Any]:
@@ -139,19 +135,6 @@ def example_table() -> dict[str, Any]:
     }
 
 
-async def _run(report: Report) -> Outcome:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    with tempfile.TemporaryDirectory(prefix="sndr-demo-") as directory:
-        async with AsyncExitStack() as stack:
-            gain = await _demonstrate(directory, stack, report)
-        # Gateway and ledger are closed: every row is there.
-        coverage = await asyncio.to_thread(usage.coverage, os.path.join(directory, "usage.db"))
-        return Outcome(coverage, gain)
-
-
 async def _demonstrate(directory: str, stack: AsyncExitStack, report: Report) -> float:
     tiers = {}
     for name, depth in (("k1", 1), ("k4", 4)):
@@ -187,7 +170,7 @@ async def _demonstrate(directory: str, stack: AsyncExitStack, report: Report) ->
     _check(busy)
     deep = [one for one in busy if one.tier == "k4"]
     if not deep or any(one.tier != "k1" for one in chat):
-        raise WorkloadDemoError("demo_failed", "tool calls or chat went to the wrong sibling")
+        raise DemoError("demo_failed", "tool calls or chat went to the wrong sibling")
     report("route", f"{len(deep)} of {len(busy)} tool calls found the family busy and went to k4; chat stayed on k1")
 
     report("", "The same tool calls, all sent to k1")
@@ -230,7 +213,7 @@ class _Clients:
         started = time.monotonic()
         response = await self._http.post("/v1/chat/completions", json=whole)
         if response.status_code != 200:
-            raise WorkloadDemoError("demo_failed", f"a request was answered with {response.status_code}")
+            raise DemoError("demo_failed", f"a request was answered with {response.status_code}")
         tokens = response.json()["usage"]["completion_tokens"]
         headers = response.headers
         return _Served(headers["x-sndr-tier"], headers.get("x-sndr-mode"), tokens, time.monotonic() - started)
@@ -245,7 +228,7 @@ def _check(served: Sequence[_Served]) -> None:
     for one in served:
         wanted = "k4" if one.mode == "multi_conc" else "k1"
         if one.tier != wanted:
-            raise WorkloadDemoError("demo_failed", f"a tool call in {one.mode} was served by {one.tier}, not {wanted}")
+            raise DemoError("demo_failed", f"a tool call in {one.mode} was served by {one.tier}, not {wanted}")
 
 
 def _write_files(directory: str, tiers: Mapping[str, SyntheticServer]) -> str:
