@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sndr.errors import AuthorityError
 from sndr.router.core import effects as fx
@@ -52,6 +52,7 @@ _UNAVAILABLE: Final = frozenset(
 )
 
 
+_Found = TypeVar("_Found")
 _RESULTS: Final[Mapping[type[fx.Fact], str]] = {
     fx.Written: "done",
     fx.WriteFailed: "failed",
@@ -168,12 +169,7 @@ class Coordinator:
             AuthorityError: It is not what this process left there.
             OSError: The disk failed.
         """
-        answer: asyncio.Future[Record | Exception] = asyncio.get_running_loop().create_future()
-        self._authority.visible(lambda found: None if answer.done() else answer.set_result(found))
-        found = await answer
-        if isinstance(found, Exception):
-            raise found
-        return found
+        return await _answered(self._authority.visible)
 
     async def check(self) -> str:
         """Condition of the file, looked at now; changes nothing.
@@ -181,12 +177,7 @@ class Coordinator:
         Raises:
             OSError: The disk failed.
         """
-        answer: asyncio.Future[str | Exception] = asyncio.get_running_loop().create_future()
-        self._authority.check(lambda found: None if answer.done() else answer.set_result(found))
-        found = await answer
-        if isinstance(found, Exception):
-            raise found
-        return found
+        return await _answered(self._authority.check)
 
     @property
     def condition(self) -> str:
@@ -416,3 +407,13 @@ class Coordinator:
         if attention is not None and attention != before.attention:
             fields = {"code": attention.code.value, "state": after.standing.value, "next": list(next_actions(after))}
             self._log("attention", {**fields, "transaction": None if receipt is None else receipt.id})
+
+
+async def _answered(ask: Callable[[Callable[[_Found | Exception], None]], None]) -> _Found:
+    """What the authority's thread answers; its exception comes back here."""
+    answer: asyncio.Future[_Found | Exception] = asyncio.get_running_loop().create_future()
+    ask(lambda found: None if answer.done() else answer.set_result(found))
+    found = await answer
+    if isinstance(found, Exception):
+        raise found
+    return found
