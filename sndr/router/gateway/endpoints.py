@@ -101,8 +101,6 @@ ROUTED: Final[Mapping[str, Endpoint]] = {
     "/detokenize": Endpoint("detokenize", ANY, Dialect.OPENAI, b"/detokenize", at_origin=True),
 }
 
-_PLAIN: Final = {"/livez", "/readyz", "/v1/models", "/v1/router/status", "/metrics"}
-
 
 class Client:
     """A caller with a credential.

@@ -190,7 +190,6 @@ class Connection(asyncio.Protocol):
         "_body",
         "_body_held",
         "_body_left",
-        "_body_max",
         "_busy",
         "_chunked",
         "_close_after",
@@ -220,7 +219,6 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_held = False
         self._body_left = 0
-        self._body_max = 0
         self._responder: Responder | None = None
         self._sink: Sink | None = None
         self._close_after = False
@@ -533,7 +531,6 @@ class Connection(asyncio.Protocol):
         if not head.has_body:
             self._dispatch(b"")
             return self._state == _HEAD
-        self._body_max = room
         self._body_left = room
         self._deadline = server.ticker.now + server.limits.body_timeout_s
         if head.expects_continue and not reader.buffered:

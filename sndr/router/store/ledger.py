@@ -409,9 +409,7 @@ class UsageLedger:
         rows = [start[1] for start in starts] + [refusal[1] for refusal in refusals]
         pairs: set[Any] = {row[_AUTHORITY : _AUTHORITY + 2] for row in rows if row[_AUTHORITY] is not None}
         for authority, revision in pairs:
-            if authority is None or revision is None:
-                continue
-            if revision > raised.get(authority, self._revisions.get(authority, 0)):
+            if revision is not None and revision > raised.get(authority, self._revisions.get(authority, 0)):
                 raised[authority] = revision
         return raised
 

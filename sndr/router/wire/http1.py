@@ -59,7 +59,7 @@ _REASONS: Final = {
     415: "Unsupported Media Type", 417: "Expectation Failed", 422: "Unprocessable Content",
     428: "Precondition Required", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
     500: "Internal Server Error", 501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
-    504: "Gateway Timeout", 505: "HTTP Version Not Supported",
+    504: "Gateway Timeout", 505: "HTTP Version Not Supported", 507: "Insufficient Storage",
 }  # fmt: skip
 
 

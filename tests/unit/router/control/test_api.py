@@ -12,6 +12,7 @@ import pytest
 from sndr import __version__
 from sndr.router.core.readiness import Observation, Reason
 from sndr.router.ports import ManagementResponse
+from sndr.router.wire.http1 import reason_phrase
 from sndr.router.wire.operator_api import PROBLEMS
 from tests.support.control import BOOT, FakeLedger, Plane
 
@@ -281,3 +282,7 @@ def test_commands_are_bounded_and_drains_do_not_lock_out_the_rest() -> None:
         refused(await plane.call("POST", "/v1/admin/tiers/a/drain"), "shutting_down")
 
     run(script)
+
+
+def test_every_status_has_its_registered_phrase() -> None:
+    assert {problem.status for problem in PROBLEMS.values() if reason_phrase(problem.status) == "Status"} == set()
