@@ -291,21 +291,3 @@ class QuickDisk(PosixDisk):
 
     def fsync(self, fd: int) -> None:
         os.fstat(fd)
-
-
-class CountingDisk(PosixDisk):
-    """The real disk, with the names of its calls kept."""
-
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def fsync(self, fd: int) -> None:
-        self.calls.append("fsync")
-        super().fsync(fd)
-
-    def rename(self, source: str, target: str, *, dir_fd: int) -> None:
-        self.calls.append("rename")
-        super().rename(source, target, dir_fd=dir_fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,3 @@ def rows(path: Path, query: str = "SELECT * FROM requests ORDER BY seq") -> list
         return [dict(row) for row in db.execute(query)]
     finally:
         db.close()
-
-
-def run_async(work: Callable[[], Any]) -> Any:
-    """Run one coroutine function on a fresh loop."""
-    return asyncio.run(work())
