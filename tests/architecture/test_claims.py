@@ -63,7 +63,7 @@ def accept(out: Path, url: str, *more: str) -> tuple[int, dict[str, Any], dict[s
     env = environment(
         SNDR_ROUTER_OPERATOR_TOKEN=CREDENTIALS["OPERATOR_KEY"], SNDR_ROUTER_CLIENT_TOKEN=CREDENTIALS["CLIENT_KEY"]
     )
-    words = ["--url", url, "--move", "x=b", "--other", "y", "--streams", "2", "--lead", "1", "--tokens", "100"]
+    words = ["--url", url, "--move", "x=b", "--other", "y", "--streams", "2", "--lead", "3", "--tokens", "100"]
     done = subprocess.run(
         [sys.executable, str(ACCEPTANCE), *words, "--out", str(out), *more],
         env=env, capture_output=True, text=True, timeout=120, check=False,
@@ -86,7 +86,7 @@ def test_the_acceptance_script_says_what_it_saw_and_no_more(tmp_path: Path) -> N
             assert (report["ended_early"], report["left_moved"]) == (None, None)
             return code, seen
 
-        code, seen = look(60)
+        code, seen = look(100)
         assert (code, set(seen.values())) == (0, {"seen"}), seen
         of_streams = (
             "no stream was cut by the change",
@@ -108,7 +108,7 @@ def test_a_request_that_waited_for_its_turn_during_the_change_is_no_stream_acros
     tiers = {"a": {"model": "m1", "max_concurrency": 1}, "b": {"model": "n1"}}
     with live(tmp_path, tiers=tiers) as plane, plane.serving() as (_, operator, _):
         for server in plane.servers.values():
-            server.set(plan={"tokens": 100, "token_delay_ms": 60})
+            server.set(plan={"tokens": 100, "token_delay_ms": 100})
         code, report, seen = accept(tmp_path / "report.json", operator.url)
         assert (code, set(seen.values())) == (0, {"seen"}), report
 
@@ -117,7 +117,7 @@ def test_a_request_that_waited_for_its_turn_during_the_change_is_no_stream_acros
 def test_a_gateway_that_dies_ends_the_look_and_it_is_said_where_the_alias_may_be(tmp_path: Path) -> None:
     with live(tmp_path) as plane, plane.serving() as (gateway, operator, _):
         for server in plane.servers.values():
-            server.set(plan={"tokens": 100, "token_delay_ms": 60})
+            server.set(plan={"tokens": 100, "token_delay_ms": 100})
 
         def strike() -> None:
             until(lambda: operator.view()["route_revision"] == 2, 60)
