@@ -15,6 +15,7 @@ import errno
 import math
 import socket
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from enum import Enum
@@ -33,6 +34,8 @@ LARGE_READ: Final = 65_536
 IDLE_MAX: Final = 1024
 DIALS_PER_ROUND: Final = 4
 """So many connects begin in one round of the loop: answers of a burst come in between, and free connections."""
+DIALS_PER_S: Final = 8000
+"""No fewer than this begin, however long the rounds of a busy loop are."""
 
 
 class Failure(Enum):
@@ -389,12 +392,13 @@ class UpstreamPool:
 
     __slots__ = (
         "_addresses",
-        "_begun",
         "_dialing",
         "_dials",
         "_idle",
         "_literal",
         "_origin",
+        "_room",
+        "_round_began",
         "_ticker",
         "_waiting",
         "_watching",
@@ -417,7 +421,8 @@ class UpstreamPool:
         self._waiting: OrderedDict[Call, None] = OrderedDict()
         self._dials: set[_Dial] = set()
         self._dialing = 0  # of these, those that are for whoever waits
-        self._begun = 0  # of these, those that began in this round of the loop
+        self._room = DIALS_PER_ROUND  # so many more may begin in this round of the loop
+        self._round_began: float | None = None
         self._literal = _literal(origin.host)
         self._addresses: frozenset[str] = frozenset()
         self._watching = False
@@ -513,15 +518,20 @@ class UpstreamPool:
 
     def _dial_for_waiting(self) -> None:
         """Have a connect on its way for each who waits, a few more in each round of the loop."""
-        while self._dialing < len(self._waiting) and self._begun < DIALS_PER_ROUND:
-            if not self._begun:
+        while self._room and self._dialing < len(self._waiting):
+            if self._round_began is None:
+                self._round_began = time.monotonic()
                 self.loop.call_soon(self._next_round)
-            self._begun += 1
+            self._room -= 1
             self._dial(None)
 
     def _next_round(self) -> None:
-        self._begun = 0
+        began, self._round_began = self._round_began, None
+        assert began is not None
+        self._room = max(DIALS_PER_ROUND, int((time.monotonic() - began) * DIALS_PER_S))
         self._dial_for_waiting()
+        if self._round_began is None:
+            self._room = DIALS_PER_ROUND
 
     def _dial(self, call: Call | None) -> None:
         dial = _Dial(call)

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sndr.router.net.upstream import CONNECT_S, DIALS_PER_ROUND, Call, Failure, Origin, UpstreamConnection, UpstreamPool
+from sndr.router.net.upstream import (
+    CONNECT_S,
+    DIALS_PER_ROUND,
+    DIALS_PER_S,
+    Call,
+    Failure,
+    Origin,
+    UpstreamConnection,
+    UpstreamPool,
+)
 from sndr.router.wire.http1 import ResponseHead
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -190,8 +200,9 @@ def test_every_failed_connect_fails_one_call(error: OSError, failure: Failure) -
     run(main)
 
 
-def test_connects_of_a_burst_begin_in_several_rounds_and_each_call_has_one() -> None:
+def test_connects_of_a_burst_begin_in_several_rounds_and_each_call_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        monkeypatch.setattr("sndr.router.net.upstream.time", SimpleNamespace(monotonic=lambda: 0.0))
         pool = Pool()
         count = 3 * DIALS_PER_ROUND + 1
         for number in range(count):
@@ -205,6 +216,24 @@ def test_connects_of_a_burst_begin_in_several_rounds_and_each_call_has_one() -> 
         for number in range(count):
             await pool.let(number)
         assert [transport.sent for _, transport in pool.made] == [[b"%d" % number] for number in range(count)]
+
+    run(main)
+
+
+def test_long_rounds_begin_more_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        now = 0.0
+        monkeypatch.setattr("sndr.router.net.upstream.time", SimpleNamespace(monotonic=lambda: now))
+        pool = Pool()
+        calls = [pool.request(Client(), b"") for _ in range(200)]
+        assert len(pool._dials) == DIALS_PER_ROUND
+        now = 0.01
+        await asyncio.sleep(0)
+        assert len(pool._dials) == DIALS_PER_ROUND + int(0.01 * DIALS_PER_S)
+        await asyncio.sleep(0)
+        assert len(pool._dials) == 2 * DIALS_PER_ROUND + int(0.01 * DIALS_PER_S)
+        for call in calls:
+            call.cancel()
 
     run(main)
 
