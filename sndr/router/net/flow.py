@@ -61,12 +61,15 @@ class Ticker:
     def _tick(self) -> None:
         self._handle = None
         now = self.now = time.monotonic()
-        try:
-            for watched in tuple(self._watched):
+        for watched in tuple(self._watched):
+            try:
                 watched.tick(now)
-        finally:
-            if self._watched and self._handle is None:
-                self._handle = self._loop.call_later(TICK_S, self._tick)
+            except Exception as error:  # noqa: BLE001 - a fault of one must not take their time limits from all others
+                self._loop.call_exception_handler(
+                    {"message": "a time limit could not be looked at", "exception": error}
+                )
+        if self._watched and self._handle is None:
+            self._handle = self._loop.call_later(TICK_S, self._tick)
 
 
 class AfterWrites:

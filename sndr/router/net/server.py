@@ -287,11 +287,13 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
-        self._leave()
         server = self._server
-        server.closed(self)
-        server.ticker.unwatch(self)
-        self._transport = None
+        try:
+            self._leave()
+        finally:
+            server.closed(self)
+            server.ticker.unwatch(self)
+            self._transport = None
 
     def pause_writing(self) -> None:
         self._stalled = True
