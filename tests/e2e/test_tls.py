@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -204,6 +205,7 @@ def test_a_hangup_reloads_the_pair_and_keeps_the_old_one_when_it_is_broken(tmp_p
     ("spoil", "said"),
     [
         ("missing", "No such file or directory"),
+        ("pipe", "not a regular file"),
         ("garbage", "not a PEM certificate chain and its key without a passphrase"),
         ("swapped", "the key does not belong to the certificate"),
         ("passphrase", "not a PEM certificate chain and its key without a passphrase"),
@@ -213,6 +215,9 @@ def test_a_pair_that_cannot_be_used_is_one_line(tmp_path: Path, spoil: str, said
     pair = make_pair(tmp_path)
     if spoil == "missing":
         pair.key.unlink()
+    elif spoil == "pipe":
+        pair.key.unlink()
+        os.mkfifo(pair.key)
     elif spoil == "garbage":
         pair.key.write_bytes(b"\0\xff not a key")
     elif spoil == "swapped":
@@ -238,7 +243,7 @@ def test_a_pair_that_cannot_be_used_is_one_line(tmp_path: Path, spoil: str, said
         )  # fmt: skip
 
     judged = check()
-    key = "tls_key" if spoil == "missing" else "tls_cert"
+    key = "tls_key" if spoil in ("missing", "pipe") else "tls_cert"
     number = config.read_text().splitlines().index(next(line for line in pair.toml.splitlines() if key in line)) + 1
     assert (judged.returncode, judged.stdout, len(judged.stderr.splitlines())) == (2, "", 1)
     assert judged.stderr.startswith(f"{config}:{number}: server.")

@@ -194,4 +194,8 @@ class Journal:
 
 
 def _append_to(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, FILE_MODE)
+    # A FIFO that nobody reads must be an error at once: without O_NONBLOCK it would stop the loop until somebody does.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    descriptor = os.open(path, flags, FILE_MODE)
+    os.set_blocking(descriptor, True)
+    return descriptor

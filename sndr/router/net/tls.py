@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
+import stat
 from typing import TYPE_CHECKING, Final
 
 from sndr.errors import InputError
@@ -63,8 +65,13 @@ class Certificate:
         context.set_alpn_protocols(_PROTOCOLS)
         for key, path in (("tls_cert", self._cert_path), ("tls_key", self._key_path)):
             try:
-                with open(path, "rb") as file:
-                    file.read(1)
+                # Without O_NONBLOCK a FIFO in the file's place would stop the loop until somebody wrote into it.
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+                try:
+                    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                        raise InputError("tls_unusable", f"server.{key}: {path}: not a regular file")
+                finally:
+                    os.close(descriptor)
             except OSError as error:
                 raise InputError("tls_unusable", f"server.{key}: {path}: {error.strerror}") from error
         try:
