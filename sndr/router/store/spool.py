@@ -24,7 +24,9 @@ class TemporarySpool:
         Raises:
             OSError: The folder cannot be written.
         """
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the object
+        # Where the folder cannot be written, the standard library would look for another one, down to the current one.
+        folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the file has no name there
+        self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - lives as long as the object
         self._lock = threading.Lock()
         self._users = 0
         self._closed = False

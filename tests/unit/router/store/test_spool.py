@@ -14,7 +14,7 @@ from sndr.router.store.spool import TemporarySpool
 def test_what_is_written_anywhere_is_read_and_nothing_has_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     spool = TemporarySpool()
     spool.write(b"world", 5)
     spool.write(b"hello", 0)
@@ -67,3 +67,16 @@ def test_the_descriptor_stays_until_the_last_call_returns(monkeypatch: pytest.Mo
     assert seen == [b"mine"]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(used[0])
+
+
+def test_no_other_folder_takes_the_place_of_one_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    with pytest.raises(OSError, match="missing"):
+        TemporarySpool()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    spool = TemporarySpool()
+    assert os.readlink(f"/proc/self/fd/{spool._enter()}").startswith(str(tmp_path))
+    spool._leave()
+    spool.close()
