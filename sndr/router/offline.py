@@ -349,7 +349,7 @@ def backup_of(config: str, directory: str, *, allow_volatile: bool = False) -> B
     except OSError as error:
         raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
     except sqlite3.Error as error:
-        raise InputError("backup_failed", f"{usage_path}: {error}") from error
+        raise InputError("backup_failed", f"{usage_path} to {target}: {error}") from error
     return Backup((target,), None)
 
 
@@ -397,7 +397,7 @@ def backup(files: Files, directory: str, *, allow_volatile: bool = False) -> Bac
     except OSError as error:
         raise InputError("backup_failed", f"{directory}: {error.strerror}") from error
     except sqlite3.Error as error:
-        raise InputError("backup_failed", f"{files.usage_path}: {error}") from error
+        raise InputError("backup_failed", f"{files.usage_path} to {targets[0]}: {error}") from error
     return Backup(tuple(targets), record.current.fence)
 
 
