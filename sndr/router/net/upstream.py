@@ -313,11 +313,12 @@ class UpstreamConnection(asyncio.Protocol):
         pool = self._pool
         pool.active.discard(self)
         transport = self._transport
-        if self._feed is not None:
-            # An answer before the end of the request: what is missing of the request must not meet the next one.
+        if self._feed is not None or (transport is not None and transport.get_write_buffer_size()):
+            # An answer before the end of the request: what is missing of the request must not meet the next one, and is
+            # not waited for, which a server that reads no further would make a wait for ever.
             self._stop_feed()
             transport.abort()
-        elif reusable and transport is not None and not transport.get_write_buffer_size():
+        elif reusable and transport is not None:
             if self._paused:
                 self.resume()
             self._used = True

@@ -13,6 +13,7 @@ class Transport:
 
     def __init__(self) -> None:
         self.reading = True
+        self.unsent = 0
         self.calls: list[str] = []
 
     def pause_reading(self) -> None:
@@ -25,7 +26,7 @@ class Transport:
         return bool({"abort", "close"} & set(self.calls))
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def write(self, data: bytes) -> None: ...
 
@@ -154,3 +155,18 @@ def test_an_event_that_comes_as_one_chunk_is_handed_over_with_its_framing() -> N
     assert seen == [whole, (b"ab", None), (b"c", None), (b"abc", None), (b"abcabc", None), whole]
     connection.data_received(b"0\r\n\r\n")
     assert client.ended
+
+
+def test_an_answer_before_the_end_of_the_request_waits_for_no_more_of_it() -> None:
+    """A server that answers and then reads no further would keep the rest of the request in memory for ever."""
+    for early in (False, True):
+        pool = UpstreamPool(Loop(), Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+        connection, transport, client = UpstreamConnection(pool, "127.0.0.1"), Transport(), Client()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        connection.send(Call(client, b"POST", None))  # type: ignore[arg-type]
+        transport.unsent = 1_000_000 if early else 0
+        connection.data_received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        assert client.bytes == 2
+        assert transport.calls == (["abort"] if early else [])
+        assert pool.idle == (0 if early else 1)
+        assert not pool.active
