@@ -182,13 +182,17 @@ class Journal:
     def _write(self) -> None:
         descriptor = self._descriptor
         assert descriptor is not None
+        is_torn = False
         while (data := self._queue.get()) is not None:
-            view = memoryview(data)
+            # A disk that became full may have taken part of a line: what comes next must not be glued to it.
+            view = memoryview(b"\n" + data if is_torn else data)
             try:
                 while view:
-                    view = view[os.write(descriptor, view) :]
+                    taken = os.write(descriptor, view)
+                    is_torn = view[taken - 1] != 0x0A
+                    view = view[taken:]
             except OSError:
-                self.dropped += 1
+                self.dropped += min(bytes(view).count(b"\n"), data.count(b"\n"))
             with self._lock:
                 self._backlog -= len(data)
 

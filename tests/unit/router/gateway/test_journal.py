@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,35 @@ def test_a_pipe_with_a_reader_takes_every_line(tmp_path: Path) -> None:
     journal.close()
     os.close(reader)
     assert not journal.dropped
+
+
+def test_a_line_that_was_torn_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk takes half a line, then nothing, then everything again."""
+    real, room = os.write, [70]
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = real(descriptor, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    path = tmp_path / "log"
+    monkeypatch.setattr(os, "write", write)
+    journal = Journal.to_file(str(path))
+    for batch in range(4):
+        if batch == 3:
+            deadline = time.monotonic() + 20
+            while journal.dropped < 5 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            # Of the first batch's two lines one is there.
+            assert journal.dropped == 5
+            room[0] = 1_000_000
+        journal.line("first", batch=batch)
+        journal.line("second", batch=batch)
+        journal.flush()
+    journal.close()
+    first, torn, *rest = path.read_text().splitlines()
+    assert json.loads(first)["event"] == "first"
+    assert torn.startswith('{"at":')
+    assert [json.loads(line)["batch"] for line in rest] == [3, 3]
