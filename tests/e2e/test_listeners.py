@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from sndr.router.gateway.relay import _NOT_SENT_BACK
 from tests.support.cli import ROOT, environment
 from tests.support.gateway import CREDENTIALS, Gateway, gateway_process
 from tests.support.raw import KEY, OPERATOR, Raw, ask, boot_file, chat, connected, request, wait_idle
@@ -207,7 +208,9 @@ def test_the_page_may_read_answers_and_refusals(open_to_a_page: Gateway, stream:
             answer = raw.send(request(body, headers={"Origin": PAGE})).answer()
             assert answer.status == status
             assert answer.headers["access-control-allow-origin"] == PAGE
-            assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
+            exposed = answer.headers["access-control-expose-headers"].lower().split(", ")
+            assert {name for name in _NOT_SENT_BACK if name.startswith(b"x-sndr-")} <= {n.encode() for n in exposed}
+            assert {"x-request-id", "request-id", "retry-after"} <= set(exposed)
         assert (
             raw.send(request(method="GET", path="/v1/models", headers={"Origin": PAGE}))
             .answer()

@@ -801,6 +801,8 @@ class Gateway:
     def _answer(self, connection: Connection, context: Context, status: int, content_type: bytes, body: bytes) -> None:
         fields = b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, context.request_id.encode())
         fields += revision_field(self.gate.snapshot)
+        if context.dialect is Dialect.ANTHROPIC:
+            fields += b"request-id: %b\r\n" % context.request_id.encode()
         if context.peer is not None:
             fields += context.peer.fields
         connection.respond(status, fields, body)
@@ -830,14 +832,23 @@ class Gateway:
         return msgspec.json.encode({**answer, **_fence(snapshot)})
 
     def _model(self, alias: str, snapshot: Snapshot, *, anthropic: bool) -> dict[str, Any]:
-        if anthropic:
-            return {"type": "model", "id": alias, "display_name": alias, "created_at": _instant(self._created)}
         target = snapshot.projection.aliases[alias]
         tiers = (target.tier,) if isinstance(target, TierTarget) else snapshot.families[alias].serving
         runtimes = [snapshot.runtimes[tier_id] for tier_id in tiers]
         state = self.readiness.state(tiers[0], runtimes[0].generation)
         # What every one of them takes: a client cannot know which of them gets its request.
         window = _least(map(self._context_limit, runtimes))
+        output = _least(runtime.spec.max_output_tokens for runtime in runtimes)
+        if anthropic:
+            return {
+                "type": "model",
+                "id": alias,
+                "display_name": alias,
+                "created_at": _instant(self._created),
+                "lifecycle": "active",
+                "max_input_tokens": window,
+                "max_tokens": output,
+            }
         return {
             "id": alias,
             "object": "model",
@@ -845,7 +856,7 @@ class Gateway:
             "owned_by": "sndr",
             "context_window": window,
             "max_model_len": window,
-            "max_output_tokens": _least(runtime.spec.max_output_tokens for runtime in runtimes),
+            "max_output_tokens": output,
             "ready": state.ready,
             "ready_checked_at": None if state.checked_at is None else _instant(state.checked_at),
         }

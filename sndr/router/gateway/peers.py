@@ -28,6 +28,12 @@ _LITERAL: Final = re.compile(
 _PREFLIGHT_AGE_S: Final = 600
 _CLOSED: Final = ("/v1/admin", "/v1/router/", "/metrics")
 """Paths of those who run the gateway; no page of another origin is let at them."""
+_EXPOSED: Final = (
+    b"X-Request-Id, Request-Id, Retry-After, X-Sndr-Max-Tokens-Clamped, X-Sndr-Route-Revision, X-Sndr-Route-Sha256,"
+    b" X-Sndr-Alias, X-Sndr-Tier, X-Sndr-Workload, X-Sndr-Length, X-Sndr-Mode, X-Sndr-Outcome, X-Sndr-Rule,"
+    b" X-Sndr-Evidence-Tag, X-Sndr-Gap"
+)
+"""What a page may read of an answer beyond what browsers always show: all that is the gateway's own."""
 
 
 class Peer(NamedTuple):
@@ -115,11 +121,10 @@ class Cors:
             allowed = origin
         else:
             return b"vary: Origin\r\n"
-        return (
-            b"access-control-allow-origin: %b\r\n"
-            b"access-control-expose-headers: X-Request-Id, Retry-After, X-Sndr-Max-Tokens-Clamped,"
-            b" X-Sndr-Route-Revision, X-Sndr-Alias, X-Sndr-Tier, X-Sndr-Route-Sha256\r\n%b"
-            % (allowed, b"" if self._any else b"vary: Origin\r\n")
+        return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n%b" % (
+            allowed,
+            _EXPOSED,
+            b"" if self._any else b"vary: Origin\r\n",
         )
 
     def preflight(self, head: RequestHead) -> bytes:
