@@ -126,6 +126,9 @@ def test_models(client: anthropic.Anthropic) -> None:
     assert [model.id for model in page] == ["claude-chat", "claude-sonnet", "dead", "raw"]
     model = client.models.retrieve("claude-sonnet")
     assert (model.id, model.type, model.display_name) == ("claude-sonnet", "model", "claude-sonnet")
+    assert model._request_id
+    raw = client.models.with_raw_response.list()
+    assert raw.headers["request-id"] == raw.headers["x-request-id"]
     assert model.created_at.year >= 2024
     with pytest.raises(anthropic.NotFoundError) as caught:
         client.models.retrieve("other.team")
@@ -218,6 +221,8 @@ def test_events_pass_byte_for_byte(client: anthropic.Anthropic, raw: RawUpstream
         assert b"".join(answer.iter_bytes()) == text
 
 
+# What a coding agent (Claude Code) sends: AGENT the form of its release 1.0, AGENT_2 what release 2.1 sent through a
+# gateway to a server that wrote it down. Ids are replaced, long texts and lists cut.
 AGENT = {
     "accept": "application/json",
     "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14",
@@ -252,23 +257,89 @@ AGENT_BODY: dict[str, Any] = {
 }  # fmt: skip
 
 
+AGENT_2 = {
+    "accept": "application/json",
+    "accept-encoding": "gzip, deflate, br, zstd",
+    "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,thinking-token-count-2026-05-13,"
+    "context-management-2025-06-27,prompt-caching-scope-2026-01-05,mid-conversation-system-2026-04-07,effort-2025-11-24",
+    "anthropic-dangerous-direct-browser-access": "true",
+    "anthropic-version": "2023-06-01",
+    "content-type": "application/json",
+    "user-agent": "claude-cli/2.1.197 (external, sdk-cli)",
+    "x-app": "cli",
+    "x-claude-code-session-id": "2d33560f-0457-4a76-b1b5-0146f6a04b06",
+    "x-stainless-arch": "x64",
+    "x-stainless-lang": "js",
+    "x-stainless-os": "Linux",
+    "x-stainless-package-version": "0.94.0",
+    "x-stainless-retry-count": "0",
+    "x-stainless-runtime": "node",
+    "x-stainless-runtime-version": "v26.3.0",
+    "x-stainless-timeout": "600",
+}
+AGENT_BODY_2: dict[str, Any] = {
+    "model": "raw",
+    "messages": [
+        {"role": "user", "content": [
+            {"type": "text", "text": "<system-reminder>\nx\n</system-reminder>\n"},
+            {"type": "text", "text": "say hello", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "system", "content": "Available agent types for the Agent tool:\n- claude: x"},
+    ],
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.1c0; cc_entrypoint=sdk-cli;"},
+        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "\nYou help users.\n", "cache_control": {"type": "ephemeral"}},
+    ],
+    "tools": [
+        {"name": "Agent", "description": "Launch a new agent", "input_schema": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+            "properties": {"prompt": {"description": "The task", "type": "string"},
+                           "model": {"type": "string", "enum": ["sonnet", "opus", "haiku"]}},
+            "required": ["prompt"], "additionalProperties": False}},
+    ],
+    "metadata": {"user_id": '{"device_id":"81","account_uuid":"","session_id":"2d33560f-0457-4a76-b1b5-0146f6a04b06"}'},
+    "max_tokens": 32000,
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+    "stream": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "body"), [(AGENT, AGENT_BODY), (AGENT_2, AGENT_BODY_2)], ids=["1.0", "2.1"])
 @pytest.mark.parametrize("credential", [{"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"},
                                         {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}])  # fmt: skip
-def test_a_coding_agents_request(gateway: Gateway, raw: RawUpstream, credential: dict[str, str]) -> None:
-    request_id = f"agent-{len(credential)}-{min(credential)}"
+def test_a_coding_agents_request(
+    gateway: Gateway, raw: RawUpstream, credential: dict[str, str], sent: dict[str, str], body: dict[str, Any]
+) -> None:
+    request_id = f"agent-{len(credential)}-{min(credential)}-{len(sent)}"
     raw.script(request_id, [STREAM_HEAD, events(TOOL_EVENTS), CLOSE])
-    headers = {**AGENT, **credential, "x-request-id": request_id}
-    answer = ask(gateway.url, request(AGENT_BODY, path="/v1/messages?beta=true", key=None, headers=headers))
+    headers = {**sent, **credential, "x-request-id": request_id}
+    answer = ask(gateway.url, request(body, path="/v1/messages?beta=true", key=None, headers=headers))
     assert (answer.status, answer.body) == (200, events(TOOL_EVENTS))
+    assert answer.headers["request-id"] == request_id
     seen = raw.wait(request_id)
     assert seen.head.startswith(b"POST /v1/messages?beta=true HTTP/1.1\r\n")
-    assert json.loads(seen.body) == {**AGENT_BODY, "model": "served/name"}
-    assert seen.fields["anthropic-beta"] == AGENT["anthropic-beta"]
-    assert seen.fields["x-app"] == "cli"
+    assert json.loads(seen.body) == {**body, "model": "served/name"}
+    assert {name: seen.fields[name] for name in [*sent, "accept-encoding"]} == {**sent, "accept-encoding": "identity"}
     assert not {"x-api-key", "authorization"} & set(seen.fields)
-    count = request({**AGENT_BODY, "model": "claude-sonnet"}, path="/v1/messages/count_tokens?beta=true", key=None,
-                    headers={**AGENT, **credential})  # fmt: skip
+    count = request({**body, "model": "claude-sonnet"}, path="/v1/messages/count_tokens?beta=true", key=None,
+                    headers={**sent, **credential})  # fmt: skip
     assert ask(gateway.url, count).json["input_tokens"] > 0
+
+
+@pytest.mark.parametrize("version", [{"anthropic-version": "2023-06-01"}, {}])
+def test_a_coding_agent_finds_the_models(gateway: Gateway, version: dict[str, str]) -> None:
+    """At its start it asks for the list, and takes `id` and `display_name` of each entry, whatever else is there."""
+    headers = {"authorization": f"Bearer {KEY}", "user-agent": AGENT_2["user-agent"], **version}
+    answer = ask(gateway.url, request(method="GET", path="/v1/models?limit=1000", key=None, headers=headers))
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert {"claude-chat", "claude-sonnet"} <= {entry["id"] for entry in answer.json["data"]}
+    [entry] = [entry for entry in answer.json["data"] if entry["id"] == "claude-sonnet"]
+    if version:
+        assert entry["display_name"] == "claude-sonnet"
+        assert (entry["max_input_tokens"], entry["max_tokens"]) == (100000, 64)
+        assert answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
 ERRORS: list[tuple[str, dict[str, Any], int, str]] = [

@@ -185,6 +185,8 @@ def test_structured_output_and_tools(client: openai.OpenAI, raw: RawUpstream, ga
     assert (tokens["prompt"], tokens["completion"], tokens["cached"]) == (7, 3, 4)
 
 
+# What a coding agent (Codex) sends: AGENT the form of its release 0.46, AGENT_2 what release 0.171 sent through a
+# gateway to a server that wrote it down. Ids are replaced, long texts and lists cut.
 AGENT: dict[str, Any] = {
     "model": "raw",
     "instructions": "You are a coding agent.",
@@ -213,7 +215,46 @@ AGENT_HEADERS = {"accept": "text/event-stream", "user-agent": "codex_cli_rs/0.46
                  "openai-beta": "responses=experimental"}  # fmt: skip
 
 
-def test_a_coding_agents_request(gateway: Gateway, raw: RawUpstream) -> None:
+_THREAD = "01a22cdc-b72c-7ce1-b464-cc16ace66e33"
+_TURN = json.dumps({"installation_id": "79", "session_id": _THREAD, "agent_name": "/root", "window_number": 0})
+AGENT_2: dict[str, Any] = {
+    "model": "raw",
+    "stream": True,
+    "input": [
+        {"type": "message", "id": "msg_1", "role": "developer", "content": [
+            {"type": "input_text", "text": "You are a coding agent."}]},
+        {"type": "message", "id": "msg_2", "role": "user", "content": [
+            {"type": "input_text", "text": "<environment_context>\n  <shell>bash</shell>\n</environment_context>"}]},
+    ],
+    "tools": [
+        {"type": "function", "name": "exec_command", "description": "Runs a command in a PTY", "strict": False,
+         "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"],
+                        "additionalProperties": False}},
+        {"type": "namespace", "name": "multi_agent_v1", "description": "x", "tools": [
+            {"type": "function", "name": "spawn_agent", "parameters": {"type": "object", "properties": {}}}]},
+        {"type": "web_search", "external_web_access": False},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"summary": "auto"},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": _THREAD,
+    "client_metadata": {"turn_id": "t", "session_id": _THREAD, "x-codex-turn-metadata": _TURN, "thread_id": _THREAD},
+}  # fmt: skip
+AGENT_HEADERS_2 = {"accept": "text/event-stream", "content-type": "application/json", "originator": "codex_exec",
+                   "user-agent": "codex_exec/0.171.0 (Debian 12.0.0; x86_64) xterm (codex_exec; 0.171.0)",
+                   "session-id": _THREAD, "thread-id": _THREAD, "x-client-request-id": _THREAD,
+                   "x-codex-beta-features": "remote_compaction_v2", "x-codex-turn-metadata": _TURN,
+                   "x-codex-window-id": f"{_THREAD}:0"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"), [(AGENT, AGENT_HEADERS), (AGENT_2, AGENT_HEADERS_2)], ids=["codex-0.46", "codex-0.171"]
+)
+def test_a_coding_agents_request(
+    gateway: Gateway, raw: RawUpstream, body: dict[str, Any], sent: dict[str, str]
+) -> None:
     items = [
         {"type": "response.created", "sequence_number": 0,
          "response": {**FINAL, "status": "in_progress", "usage": None}},
@@ -221,14 +262,15 @@ def test_a_coding_agents_request(gateway: Gateway, raw: RawUpstream) -> None:
         {"type": "response.completed", "sequence_number": 2, "response": FINAL},
     ]  # fmt: skip
     text = "".join(f"event: {item['type']}\ndata: {json.dumps(item)}\n\n" for item in items).encode()
-    raw.script("codex", [b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", text[:99], 0.01, text[99:],
+    name = f"codex-{len(sent)}"
+    raw.script(name, [b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", text[:99], 0.01, text[99:],
                          CLOSE])  # fmt: skip
-    answer = ask(gateway.url, request(AGENT, path="/v1/responses", headers={**AGENT_HEADERS, "x-request-id": "codex"}))
+    answer = ask(gateway.url, request(body, path="/v1/responses", headers={**sent, "x-request-id": name}))
     assert (answer.status, answer.body) == (200, text)
-    seen = raw.wait("codex")
-    assert json.loads(seen.body) == {**AGENT, "model": "served/name"}
-    assert {name: seen.fields[name] for name in AGENT_HEADERS} == AGENT_HEADERS
-    found = row(gateway, "codex")
+    seen = raw.wait(name)
+    assert json.loads(seen.body) == {**body, "model": "served/name"}
+    assert {field: seen.fields[field] for field in sent} == sent
+    found = row(gateway, name)
     assert (found["outcome"], found["finish_reason"], found["tokens"]["cached"]) == ("completed", "completed", 4)
 
 
