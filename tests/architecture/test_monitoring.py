@@ -19,6 +19,7 @@ from tests.support.control import FakeLedger, Plane
 
 BOARD = json.loads((ROOT / "docs" / "grafana" / "sndr.json").read_text("utf-8"))
 ALERTS = ROOT / "docs" / "prometheus" / "alerts.yml"
+EXAMPLES = ALERTS.with_name("alerts_test.yml")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 _ADDED_BY_PROMETHEUS = {"instance", "job", "le"}
 
@@ -102,11 +103,32 @@ def test_every_rule_says_what_it_means() -> None:
     assert len(names) == len(set(names))
 
 
+def test_every_rule_has_an_example_in_which_it_fires() -> None:
+    rules = {rule["alert"] for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]}
+    cases = yaml.safe_load(EXAMPLES.read_text("utf-8"))["tests"]
+    fired = {test["alertname"] for case in cases for test in case["alert_rule_test"] if test["exp_alerts"]}
+    assert fired == rules
+
+
+def test_examples_are_of_series_that_exist() -> None:
+    known = exposed()
+    for case in yaml.safe_load(EXAMPLES.read_text("utf-8"))["tests"]:
+        for given in case["input_series"]:
+            [(name, listed)] = re.findall(r"^(\w+)\{(.*)\}$", given["series"])
+            labels = set(re.findall(r'(\w+)="', listed))
+            if name == "up":
+                continue
+            assert name in known, given["series"]
+            assert labels - _ADDED_BY_PROMETHEUS == known[name] - _ADDED_BY_PROMETHEUS, given["series"]
+
+
 @pytest.mark.skipif(
     shutil.which(os.environ.get("PROMTOOL", "promtool")) is None, reason="needs promtool (Debian: prometheus)"
 )
-def test_promtool_accepts_the_rules() -> None:
+@pytest.mark.parametrize("words", [["check", "rules", ALERTS.name], ["test", "rules", EXAMPLES.name]])
+def test_promtool_accepts_the_rules(words: list[str]) -> None:
     done = subprocess.run(
-        [os.environ.get("PROMTOOL", "promtool"), "check", "rules", ALERTS], capture_output=True, text=True, timeout=60
-    )
+        [os.environ.get("PROMTOOL", "promtool"), *words],
+        cwd=ALERTS.parent, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
