@@ -81,6 +81,15 @@ def test_the_container_starts_the_gateway_and_mounts_the_directory() -> None:
     assert not re.search(r"-v \S*\.(db|json):", PAGE)
 
 
+def test_no_page_installs_by_a_name_that_others_can_have() -> None:
+    """A package index may hold another project of the same name: what is installed is a path or a wheel."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for line in page.read_text("utf-8").splitlines():
+            found = re.search(r"pip install ([^&;|]*)", line)
+            words = [] if found is None else re.sub(r"[`'\"]", " ", found[1]).split()
+            assert not [word for word in words if re.fullmatch(r"sndr(\[.*|[=<>~].*)?", word)], f"{page.name}: {line}"
+
+
 def test_the_proxy_snippet_streams() -> None:
     snippet = block("nginx")
     for line in ("proxy_buffering off;", "proxy_http_version 1.1;", 'proxy_set_header Connection "";'):
