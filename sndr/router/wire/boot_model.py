@@ -121,7 +121,8 @@ class Server(_Table):
         default=None, description="JSON Lines file of routing and management decisions."
     )
     route_state_path: Path | None = Field(
-        default=None, description="The live route authority. Absent: routes change only by a restart."
+        default=None,
+        description="The live route authority, by an absolute path. Absent: routes change only by a restart.",
     )
     tls_cert: Path | None = Field(default=None, description="PEM certificate chain for the TCP listeners.")
     tls_key: Path | None = Field(default=None, description="PEM private key that belongs to `tls_cert`.")
