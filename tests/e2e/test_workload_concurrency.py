@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from sndr.router import usage
 from tests.support.contract_vectors import D26, D31, G26, G31, M26
 from tests.support.gateway import gateway_process
-from tests.support.raw import request, wait_idle
+from tests.support.live import until
+from tests.support.raw import connected, operator_get, request, wait_idle
 from tests.support.synthetic import synthetic_thread
 from tests.support.workload import PATHS, SHORT_TOOL_CALL, body, holding, recount, siblings
 
@@ -94,6 +95,26 @@ def test_the_mode_of_every_request_agrees_with_a_recount(tmp_path: Path) -> None
     modes = {row["routing"]["concurrency_mode"] for row in found if row["routing"] is not None}
     assert decided > 300
     assert modes == {"single_stream", "multi_conc"} or modes == {"multi_conc"}
+
+
+def test_a_request_that_waited_for_its_slot_is_recounted_alike(tmp_path: Path) -> None:
+    """It was decided when it came; it gets the slot of a request whose lease still counts at that moment."""
+    with synthetic_thread() as server:
+        config = siblings(
+            tmp_path,
+            dict.fromkeys(("k1", "k4"), server.base_url),
+            tier={"k1": "max_concurrency = 1"},
+            server='usage_path = "usage.db"',
+        )
+        with gateway_process(config) as gateway, connected(gateway.url) as waiting:
+            with holding(gateway.url, server, 1):
+                waiting.send(request(body()))
+                until(lambda: operator_get(gateway.url, "/v1/router/status")["tiers"][0]["queued"])
+            assert waiting.answer().status == 200
+            wait_idle(gateway.url)
+    found = sorted(rows(tmp_path / "usage.db"), key=lambda row: int(row["admission_seq"]))
+    assert [row["routing"]["concurrency_mode"] for row in found] == ["single_stream", "multi_conc"]
+    assert [*recount(found, ["k1", "k4"]).values()] == [1, 2]
 
 
 def test_a_steady_load_stays_with_the_sibling_that_it_was_sent_to(tmp_path: Path) -> None:
