@@ -7,6 +7,7 @@ at all and every request goes where its alias leads by itself, unless the boot f
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -18,6 +19,7 @@ from sndr.contract import (
     UNKNOWN_FAMILY,
     WORKLOAD_CLASSES,
     Finding,
+    Preset,
     Table,
     check_table,
     content_sha256,
@@ -73,28 +75,32 @@ class TableState:
         Where a table with findings is used all the same, a rule may name a preset of another family: requests of the
         rule's family go there then, so it is one of its presets too.
         """
-        table, families = self.table, dict[str, dict[str, PresetRow]]()
+        table = self.table
         if table.degraded is not None:
             return MappingProxyType({})
-        rows = [(preset.model_family, preset) for preset in table.presets]
+        known: dict[str, Preset] = {}
+        members: dict[str, dict[str, Preset]] = {}
+        for preset in table.presets:
+            known.setdefault(preset.preset_key, preset)
+            members.setdefault(preset.model_family, {}).setdefault(preset.preset_key, preset)
         for rule in table.routing_rules:
-            target = table.preset(rule.preset_key)
-            if target is not None:
-                rows.append((rule.model_family, target))
-        chosen = {
-            family: {table.verdict(family, *cell).preset_key for cell in CELLS}
-            for family in {family for family, _ in rows}
-        }
-        for family, preset in rows:
-            if family != UNKNOWN_FAMILY:
-                key, default = preset.preset_key, table.default_preset(family)
-                families.setdefault(family, {}).setdefault(
-                    key,
-                    PresetRow(
-                        preset.spec_decode_K, default is not None and default.preset_key == key, key in chosen[family]
-                    ),
+            members.setdefault(rule.model_family, {}).setdefault(rule.preset_key, known[rule.preset_key])
+        members.pop(UNKNOWN_FAMILY, None)
+        return MappingProxyType({family: self._rows(family, found) for family, found in members.items()})
+
+    def _rows(self, family: str, members: Mapping[str, Preset]) -> Mapping[str, PresetRow]:
+        default = self.table.default_preset(family)
+        chosen = {self.table.verdict(family, *cell).preset_key for cell in CELLS}
+        return MappingProxyType(
+            {
+                key: PresetRow(
+                    preset.spec_decode_K,
+                    is_default=default is not None and default.preset_key == key,
+                    is_chosen=key in chosen,
                 )
-        return MappingProxyType({family: MappingProxyType(rows) for family, rows in families.items()})
+                for key, preset in members.items()
+            }
+        )
 
 
 def no_table() -> TableState:
@@ -147,12 +153,12 @@ def unbound(projection: Projection, table: Table) -> list[str]:
     families = dict.fromkeys(t.family for t in projection.aliases.values() if isinstance(t, FamilyTarget))
     found = []
     for family in families:
-        if family not in table.families:
+        wanted = {rule.preset_key: f"rule {rule.id}" for rule in table.routing_rules if rule.model_family == family}
+        if not wanted and family not in table.families:
             found.append(
                 f"family {family}: the routing table has no such family; its aliases lead to their natural tiers"
             )
             continue
-        wanted = {rule.preset_key: f"rule {rule.id}" for rule in table.routing_rules if rule.model_family == family}
         default = table.default_preset(family)
         if default is not None:
             wanted.setdefault(default.preset_key, "the family's default")

@@ -12,8 +12,9 @@ import pytest
 
 from sndr.contract import content_sha256
 from sndr.router.core.family import PresetRow
+from sndr.router.core.projection import parse
 from sndr.router.store.table_source import SourceError, load, read_file, run_command
-from sndr.router.wire.routing_table import judge, no_table
+from sndr.router.wire.routing_table import judge, no_table, unbound
 from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE
 
 INVALID = {**REFERENCE, "routing_rules": [*REFERENCE["routing_rules"], {"when": 1}]}
@@ -74,6 +75,14 @@ def test_a_rule_of_a_table_with_findings_may_lead_to_another_familys_preset() ->
     assert presets[G26][D31] == PresetRow(1, is_default=False, is_chosen=True)
     assert presets[G31][D31] == PresetRow(1, is_default=True, is_chosen=True)
     assert not presets[G26][M26].is_chosen
+    state = judge("t.json", text({**REFERENCE, "routing_rules": [{**rule, "model_family": "rules_only"}]}), "drop")
+    assert state.presets["rules_only"] == {M26: PresetRow(4, is_default=False, is_chosen=True)}
+    routes = parse(
+        {"aliases": {"a": {"family": "rules_only", "natural": "t", "on_unready": "refuse"}},
+         "tiers": {"t": {"base_url": "http://127.0.0.1:1/v1", "preset": M26}}},
+        fill=True,
+    )  # fmt: skip
+    assert unbound(routes, state.table) == []
 
 
 def from_file(path: Path, **more: Any) -> Any:
