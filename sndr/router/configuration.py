@@ -73,9 +73,9 @@ def notes(config: BootConfig) -> list[str]:
     return found
 
 
-def family_faults(config: BootConfig, findings: Sequence[str]) -> BootError:
-    """What is wrong with the family aliases or their routing table, as faults of the boot file."""
-    path = ("router", "family_routes" if config.effective["router"]["family_routes"] else "routing_table")
+def family_faults(config: BootConfig, findings: Sequence[str], *, of_table: bool) -> BootError:
+    """What is wrong with the family aliases, or with their routing table, as faults of the boot file."""
+    path = ("router", "routing_table" if of_table else "family_routes")
     line = _line_of(config, path)
     return BootError([boot.Finding(config.source, line, show(path), text) for text in findings])
 

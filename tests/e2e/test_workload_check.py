@@ -61,10 +61,13 @@ def test_the_output_is_a_boot_file_with_the_same_meaning(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"presets": {"k1": D26}}, f"no tier runs the preset {M26} (rule "),
+        ({"presets": {"k1": D26}}, f"router.family_routes: family {G26}: no tier runs the preset {M26} (rule "),
         ({"presets": {"k4": M26}}, f"no tier runs the preset {D26} (the family's default)"),
         ({"families": {"gemma": ("gone", "k1")}}, "the routing table has no such family"),
-        ({"table": b"{", "routing_table": 'path = "table.json"\non_table_error = "refuse"'}, "not JSON at line 1"),
+        (
+            {"table": b"{", "routing_table": 'path = "table.json"\non_table_error = "refuse"'},
+            "router.routing_table: routing table ",
+        ),
     ],
 )
 def test_what_must_be_mended_is_exit_2_with_the_line(tmp_path: Path, given: Any, text: str) -> None:

@@ -45,7 +45,7 @@ def check(
     if judged.findings:
         for note in judged.notes:
             write_err(f"note: {note}")
-        raise configuration.family_faults(config, judged.findings)
+        raise configuration.family_faults(config, judged.findings, of_table=table.fatal)
     if as_json:
         write_out(configuration.effective_json(config))
         return
