@@ -84,16 +84,22 @@ def judge(config: BootConfig, state: TableState) -> Judgement:
         return found
     found.notes += [f"routing table: {finding}" for finding in state.findings]
     found.findings += unbound(config.projection, table)
+    known = {preset.preset_key for preset in table.presets}
     for family in families:
         tiers = _tiers(config, state, family)
         _compare_files(family, tiers, table, found)
         found.notes += _gaps(family, table)
         for alias, target in aliases.items():
             if isinstance(target, FamilyTarget) and target.family == family:
-                depth = _depth(table, config.projection.tiers[target.natural])
+                natural = config.projection.tiers[target.natural]
+                if natural.preset in known and natural.preset not in state.presets.get(family, {}):
+                    found.notes.append(
+                        f"alias {alias}: its natural tier {target.natural} runs {natural.preset}, a preset of another"
+                        " family"
+                    )
+                depth = _depth(table, natural)
                 if depth is not None and depth > 1:
                     found.notes.append(f"alias {alias}: its natural tier {target.natural} speculates (K={depth})")
-    known = {preset.preset_key for preset in table.presets}
     found.notes += [
         f"tier {tier_id}: the routing table has no preset {tier.preset}"
         for tier_id, tier in config.projection.tiers.items()

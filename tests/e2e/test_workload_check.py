@@ -19,7 +19,7 @@ import pytest
 from sndr.cli.main import module_root, run
 from sndr.router import routing_table
 from tests.support.cli import ROOT, run_cli
-from tests.support.contract_vectors import D26, G26, M26, REFERENCE, S26, T
+from tests.support.contract_vectors import D26, D31, G26, M26, REFERENCE, S26, T
 from tests.support.gateway import CREDENTIALS, gateway_process
 from tests.support.live import run_verb, until
 from tests.support.raw import Answer, ask, request
@@ -130,6 +130,12 @@ def test_limits_that_siblings_do_not_share_are_told(tmp_path: Path) -> None:
         ("context_limit", "refused"),
         ("max_output_tokens", "cut shorter"),
     ]
+
+
+def test_a_natural_tier_of_another_family_is_told(tmp_path: Path) -> None:
+    urls, presets = {**URLS, "d": "http://127.0.0.1:3/v1"}, {"k1": D26, "k4": M26, "d": D31}
+    _, _, notes = check(siblings(tmp_path, urls, presets=presets, families={"gemma": (G26, "d")}))
+    assert f"alias gemma: its natural tier d runs {D31}, a preset of another family" in notes
 
 
 @contextmanager
