@@ -609,12 +609,11 @@ class Routes:
         """Aliases whose requests may go to another server afterwards, and the requests that run there now."""
         after = current if proposed is None else proposed
         held, aliases, tiers = frozenset(scope), [], set(scope)
+        now, then = serving(current, self._presets), serving(after, self._presets)
         for alias, target in current.aliases.items():
-            now = serving(target, current, self._presets)
-            then = serving(after.aliases[alias], after, self._presets)
             if after.aliases[alias] != target:
-                tiers.update(now)
-            elif held.isdisjoint((*now, *then)):
+                tiers.update(now[alias])
+            elif held.isdisjoint((*now[alias], *then[alias])):
                 continue
             aliases.append(alias)
         return {"aliases": aliases, "in_flight": self._coordinator.leases(tiers)}

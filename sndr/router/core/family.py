@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sndr.router.core.projection import FamilyTarget, OnUnready, Projection, Target, TierTarget
+from sndr.router.core.projection import FamilyTarget, OnUnready, Projection
 
 if TYPE_CHECKING:
     from sndr.router.core.admission import TierGate
@@ -75,58 +75,83 @@ def compile_families(
     projection: Projection, presets: Presets, gate: Callable[[str], TierGate]
 ) -> Mapping[str, FamilyRoute]:
     """Every family alias of these routes."""
+    families = _members(projection, presets)
     compiled = {}
     for alias, target in projection.aliases.items():
         if isinstance(target, FamilyTarget):
-            tiers = tiers_of(target.family, projection, presets)
-            rows = presets.get(target.family, {})
-            tier_of = _bindings(target, projection, presets)
-            fallback_of = _fallbacks(target, tier_of, rows)
+            members = families[target.family]
+            tier_of = _tier_of(target, members, projection)
+            fallback_of = _fallbacks(target, tier_of, members.rows)
             compiled[alias] = FamilyRoute(
                 target.family,
                 target.natural,
                 MappingProxyType(tier_of),
                 MappingProxyType(fallback_of),
-                _serving(target, rows, tier_of, fallback_of),
-                tiers,
-                tuple(gate(tier_id) for tier_id in tiers),
+                _serving(target, members, tier_of, fallback_of),
+                members.tiers,
+                tuple(gate(tier_id) for tier_id in members.tiers),
             )
     return MappingProxyType(compiled)
 
 
-def serving(target: Target, projection: Projection, presets: Presets) -> tuple[str, ...]:
-    """Tiers that a request to an alias with this target may be sent to."""
-    if isinstance(target, TierTarget):
-        return (target.tier,)
-    rows = presets.get(target.family, {})
-    tier_of = _bindings(target, projection, presets)
-    return _serving(target, rows, tier_of, _fallbacks(target, tier_of, rows))
+def serving(projection: Projection, presets: Presets) -> dict[str, tuple[str, ...]]:
+    """Tiers that a request to each alias may be sent to."""
+    families = _members(projection, presets)
+    found = {}
+    for alias, target in projection.aliases.items():
+        if isinstance(target, FamilyTarget):
+            members = families[target.family]
+            tier_of = _tier_of(target, members, projection)
+            found[alias] = _serving(target, members, tier_of, _fallbacks(target, tier_of, members.rows))
+        else:
+            found[alias] = (target.tier,)
+    return found
+
+
+class _Members(NamedTuple):
+    """What all aliases of a family share.
+
+    Attributes:
+        tiers: Its tiers.
+        tier_of: Preset -> the tier that runs it: where two do, one of the family is preferred, then the first by id, so
+            that the choice depends on nothing but the routes.
+        rows: Its presets.
+    """
+
+    tiers: tuple[str, ...]
+    tier_of: Mapping[str, str]
+    rows: Mapping[str, PresetRow]
+
+
+def _members(projection: Projection, presets: Presets) -> Mapping[str, _Members]:
+    found = {}
+    for family in {target.family for target in projection.aliases.values() if isinstance(target, FamilyTarget)}:
+        tiers = tiers_of(family, projection, presets)
+        tier_of: dict[str, str] = {}
+        for tier_id in (*tiers, *projection.tiers):
+            preset = projection.tiers[tier_id].preset
+            if preset is not None:
+                tier_of.setdefault(preset, tier_id)
+        found[family] = _Members(tiers, tier_of, presets.get(family, {}))
+    return found
+
+
+def _tier_of(target: FamilyTarget, members: _Members, projection: Projection) -> dict[str, str]:
+    """The alias's own: its natural tier is preferred to any other that runs the same preset."""
+    preset = projection.tiers[target.natural].preset
+    return dict(members.tier_of) if preset is None else {**members.tier_of, preset: target.natural}
 
 
 def _serving(
-    target: FamilyTarget, rows: Mapping[str, PresetRow], tier_of: Mapping[str, str], fallback_of: Mapping[str, str]
+    target: FamilyTarget, members: _Members, tier_of: Mapping[str, str], fallback_of: Mapping[str, str]
 ) -> tuple[str, ...]:
     found = {target.natural: None}
-    for key, row in rows.items():
+    for key, row in members.rows.items():
         if row.is_chosen and key in tier_of:
             found[tier_of[key]] = None
             if key in fallback_of:
                 found[fallback_of[key]] = None
     return tuple(found)
-
-
-def _bindings(target: FamilyTarget, projection: Projection, presets: Presets) -> dict[str, str]:
-    """Preset -> the tier that runs it.
-
-    Where two tiers run the same preset, the natural tier is preferred, then one of the family, then the first by id:
-    the choice depends on nothing but the routes.
-    """
-    tier_of: dict[str, str] = {}
-    for tier_id in (target.natural, *tiers_of(target.family, projection, presets), *projection.tiers):
-        preset = projection.tiers[tier_id].preset
-        if preset is not None:
-            tier_of.setdefault(preset, tier_id)
-    return tier_of
 
 
 def _fallbacks(target: FamilyTarget, tier_of: Mapping[str, str], rows: Mapping[str, PresetRow]) -> dict[str, str]:
