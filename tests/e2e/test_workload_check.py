@@ -48,6 +48,7 @@ def test_a_complete_file_is_valid_and_its_gaps_are_listed(tmp_path: Path) -> Non
     assert [gap.split()[2] for gap in gaps] == [S26, T]
     assert f"served by {D26}, {M26}" in gaps[1]
     assert any("serve the name m1" in note for note in notes)
+    assert check(siblings(tmp_path, URLS), "--json") == (0, [], notes)
 
 
 def test_the_output_is_a_boot_file_with_the_same_meaning(tmp_path: Path) -> None:

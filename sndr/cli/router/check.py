@@ -46,9 +46,7 @@ def check(
         for note in judged.notes:
             write_err(f"note: {note}")
         raise configuration.family_faults(config, judged.findings, of_table=table.fatal)
-    if as_json:
-        write_out(configuration.effective_json(config))
-        return
-    write_out(f"# {config_path}: valid\n# config_sha256 {config.config_sha256}\n{configuration.effective_toml(config)}")
+    head = f"# {config_path}: valid\n# config_sha256 {config.config_sha256}\n"
+    write_out(configuration.effective_json(config) if as_json else head + configuration.effective_toml(config))
     for note in (*configuration.notes(config), *judged.notes):
         write_err(f"note: {note}")
