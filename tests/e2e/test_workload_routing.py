@@ -29,7 +29,7 @@ from tests.support.workload import (
     vectors,
 )
 
-DECISIONS, SMALL = 151, 402
+DECISIONS, SMALL = 149, 402
 """Vectors that are valid requests; the others have no place in HTTP or need a tokenizer."""
 LEDGER = 'usage_path = "usage.db"'
 
