@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,14 +20,15 @@ __all__ = ["Form", "Journal", "RequestLine"]
 Form = Literal["json", "text"]
 FILE_MODE: Final = 0o600
 
-BUFFER_BYTES: Final = 65_536
+BUFFER_LINES: Final = 256
 BACKLOG_BYTES: Final = 16_777_216
 """When nobody takes the log, lines beyond this are dropped and counted: a stuck pipe must not stop the relay."""
 
 _encode: Final = msgspec.json.Encoder().encode
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
-class RequestLine(msgspec.Struct, omit_defaults=True):
+class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     """The line of a request; members in the order in which they are printed.
 
     Address and scheme are there where proxies are configured.
@@ -52,12 +54,16 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     scheme: str | None = None
 
 
-def _encode_text(line: object) -> bytes:
+def _text_lines(lines: list[object]) -> bytes:
+    return b"".join([_text_line(line) for line in lines])
+
+
+def _text_line(line: object) -> bytes:
     """For people: instant, level, event, then `name=value` of what there is."""
     members: dict[str, Any] = msgspec.to_builtins(line)
     words = [str(members.pop(name)) for name in ("at", "level", "event")]
     words += [f"{name}={_word(value)}" for name, value in members.items() if value is not None]
-    return " ".join(words).encode()
+    return (" ".join(words) + "\n").encode()
 
 
 def _word(value: object) -> str:
@@ -77,9 +83,10 @@ class Journal:
         """Write to a descriptor; None throws everything away."""
         self._descriptor = descriptor
         self._path: str | None = None
-        self._form: Any = _encode if form == "json" else _encode_text
-        self._lines: list[bytes] = []
-        self._bytes = 0
+        self._encode: Callable[[list[object]], bytes] = _encode_lines if form == "json" else _text_lines
+        self._lines: list[object] = []
+        self._ms = -1
+        self._instant = ""
         self._second = -1
         self._stamp = ""
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -120,20 +127,22 @@ class Journal:
 
     def timestamp(self, wall_ms: int) -> str:
         """RFC 3339 in UTC with milliseconds."""
-        second, ms = divmod(wall_ms, 1000)
-        if second != self._second:
-            self._second = second
-            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._stamp}.{ms:03d}Z"
+        if wall_ms != self._ms:
+            second, ms = divmod(wall_ms, 1000)
+            if second != self._second:
+                self._second = second
+                self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._ms = wall_ms
+            self._instant = f"{self._stamp}.{ms:03d}Z"
+        return self._instant
 
     def request(self, line: RequestLine) -> None:
-        """Add the line of a request."""
+        """Add the line of a request; `line` must not be changed any more."""
         if self._descriptor is None:
             return
-        data: bytes = self._form(line)
-        self._lines.append(data)
-        self._bytes += len(data)
-        if self._bytes > BUFFER_BYTES:
+        lines = self._lines
+        lines.append(line)
+        if len(lines) >= BUFFER_LINES:
             self.flush()
 
     def event(self, event: str, *, level: str = "info", **members: object) -> None:
@@ -141,29 +150,26 @@ class Journal:
         if self._descriptor is None:
             return
         line = {"at": self.timestamp(time.time_ns() // 1_000_000), "level": level, "event": event, **members}
-        self._lines.append(self._form(line))
+        self._lines.append(line)
         self.flush()
 
     def line(self, event: str, **members: object) -> None:
         """Add the line of something that happens per request."""
         if self._descriptor is None:
             return
-        data: bytes = self._form({"at": self.timestamp(time.time_ns() // 1_000_000), "event": event, **members})
-        self._lines.append(data)
-        self._bytes += len(data)
-        if self._bytes > BUFFER_BYTES:
+        self._lines.append({"at": self.timestamp(time.time_ns() // 1_000_000), "event": event, **members})
+        if len(self._lines) >= BUFFER_LINES:
             self.flush()
 
     def flush(self) -> None:
         """Hand what was collected to the writing thread."""
         if not self._lines:
             return
-        lines, self._lines, self._bytes = self._lines, [], 0
+        lines, self._lines = self._lines, []
         if self._backlog > BACKLOG_BYTES:
             self.dropped += len(lines)
             return
-        lines.append(b"")
-        data = b"\n".join(lines)
+        data = self._encode(lines)  # all at once: that costs a third of one call for each
         with self._lock:
             self._backlog += len(data)
         self._queue.put(data)
