@@ -27,6 +27,7 @@ _BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _REASON: Final = re.compile(rb'\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_USUAL: Final = frozenset(("stop", "length", "tool_calls", "end_turn", "max_tokens", "tool_use", "completed"))
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
 _FINAL: Final = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete|failed)"')
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
@@ -35,7 +36,7 @@ _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _DECODER: Final = msgspec.json.Decoder(Usage)
 
 
-class Scan:
+class Scan(msgspec.Struct, eq=False, gc=False):
     """What a response says about itself.
 
     Attributes:
@@ -43,13 +44,10 @@ class Scan:
         finish_reason: The server's word; None when there was none.
     """
 
-    __slots__ = ("cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens")
-
-    def __init__(self) -> None:
-        self.prompt_tokens: int | None = None
-        self.completion_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
 
     def add_usage(self, usage: Usage) -> None:
         """Take over what this report says. Some servers count prompt and answer in different events."""
@@ -97,7 +95,7 @@ def scan_json(text: bytes) -> Scan:
         reason = answer.choices[-1].finish_reason
     else:
         reason = answer.status if answer.object == "response" else answer.stop_reason
-    if isinstance(reason, str) and _WORD.fullmatch(reason) is not None:
+    if isinstance(reason, str) and (reason in _USUAL or _WORD.fullmatch(reason) is not None):
         scan.finish_reason = reason
     return scan
 
