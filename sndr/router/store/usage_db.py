@@ -709,13 +709,18 @@ def _by_shared(
     """Keys and own members, one behind the other, by what the rows share; None where too few share anything."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     most = 1 + count // ALIKE_ROWS
+    last: tuple[Any, ...] | None = None
+    flat: list[Any] = []
     for key, row in rows:
         shared = row[shared_from:]
-        flat = groups.get(shared)
-        if flat is None:
-            if len(groups) == most:
-                return None
-            flat = groups[shared] = []
+        if shared != last:
+            last = shared
+            found = groups.get(shared)
+            if found is None:
+                if len(groups) == most:
+                    return None
+                found = groups[shared] = []
+            flat = found
         flat.append(key)
         flat += row[:shared_from]
     return groups
