@@ -557,11 +557,13 @@ class Gateway:
             )  # fmt: skip
         if request.has_tools and not spec.tool_support:
             raise Refused(400, "tools_unsupported", "the model does not support tools", param="tools")
-        limit = self._context_limit(runtime)
-        if request.max_tokens is not None and limit is not None and request.max_tokens > limit:
-            raise Refused(
-                400, "context_length_exceeded", f"more output tokens than the context holds ({limit})", param="model"
-            )
+        if request.max_tokens is not None:
+            limit = self._context_limit(runtime)
+            if limit is not None and request.max_tokens > limit:
+                raise Refused(
+                    400, "context_length_exceeded", f"more output tokens than the context holds ({limit})",
+                    param="model",
+                )  # fmt: skip
 
     def _context_limit(self, runtime: TierRuntime) -> int | None:
         limit = runtime.spec.context_limit

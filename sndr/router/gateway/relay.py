@@ -179,6 +179,12 @@ class Backend:
         return b"".join((head_bytes, *body))
 
 
+def _backend(runtime: TierRuntime) -> Backend:
+    backend = runtime.backend
+    assert isinstance(backend, Backend)
+    return backend
+
+
 def _sent_on(head: RequestHead, ours: frozenset[bytes] = frozenset()) -> bytes:
     """The client's fields that the server gets to see; none of `ours`."""
     dropped = _NOT_SENT_ON | head.options | ours
@@ -199,10 +205,10 @@ class Exchange:
     """A routed request. Implements `Waiter`, `UpstreamClient` and `Responder`."""
 
     __slots__ = (
-        "_alias", "_answer", "_arrived", "_body", "_call", "_clamped", "_connection", "_context", "_deadline",
-        "_error_code", "_first_byte_at", "_gateway", "_heard_at", "_hides_usage", "_key", "_lease", "_outcome",
-        "_paused", "_request", "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot", "_state", "_status",
-        "_stream", "_tail", "_tier_id",
+        "_alias", "_answer", "_arrived", "_backend", "_body", "_call", "_clamped", "_connection", "_context",
+        "_deadline", "_error_code", "_first_byte_at", "_gateway", "_heard_at", "_hides_usage", "_key", "_lease",
+        "_outcome", "_paused", "_request", "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot",
+        "_state", "_status", "_stream", "_tail", "_tier_id",
     )  # fmt: skip
 
     def __init__(
@@ -224,6 +230,7 @@ class Exchange:
         self._tier_id = tier_id
         self._snapshot = snapshot
         self._runtime = runtime
+        self._backend = _backend(runtime)
         self._lease: Lease | None = None
         self._call: Call | None = None
         self._body = b""
@@ -264,27 +271,21 @@ class Exchange:
             self._state = _OVER
             raise
 
-    @property
-    def _backend(self) -> Backend:
-        backend = self._runtime.backend
-        assert isinstance(backend, Backend)
-        return backend
-
     def _acquire(self) -> None:
         while True:
             runtime = self._runtime
-            closed = runtime.gate.refusal
+            gate = runtime.gate
             if (
-                closed is None
+                not (gate.quiesced or gate.held)
                 and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation)
                 and self._backend.is_probed
             ):
                 raise Refused(503, "not_ready", "the model server is not ready", retry_after_s=5)
-            result = runtime.acquire(self) if closed is None else closed
-            if result is None:
-                return
+            result = runtime.acquire(self)
             if isinstance(result, Lease):
                 self.admitted(result)
+                return
+            if result is None:
                 return
             if result is not Refusal.RETIRED:
                 raise closed_error(result)
@@ -298,6 +299,7 @@ class Exchange:
 
     def _resolve(self) -> None:
         self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias, self._context, self._request)
+        self._backend = _backend(self._runtime)
         self._gateway.check_request(self._context, self._request, self._runtime)
 
     def admitted(self, lease: Lease) -> None:
@@ -440,14 +442,13 @@ class Exchange:
             length = None
         elif is_stream and self._hides_usage:
             tail = UsageFilter()
-        elif complete and not is_stream and len(body) <= WHOLE_MAX:
+        elif complete and not is_stream and len(body) <= WHOLE_MAX and status != 204:
             # The whole answer is here and passes as it is.
             self._answer = body
             self._response_bytes = len(body)
             self._call = None
             self._state = _ENDING
-            connection.start(status, fields, len(body), body)
-            connection.end()
+            connection.respond(status, fields, body)
             return
         else:
             tail = StreamTail(numbered=numbered and is_stream)
@@ -667,9 +668,9 @@ class Exchange:
         else:
             scan = _ABSENT if tail is None or not self._response_bytes else tail.scan(events=self._stream)
         prompt, completion, cached = scan.prompt_tokens, scan.completion_tokens, scan.cached_tokens
-        wall_ms = context.wall_ms + int(total_s * 1000)
         first_ms = None if first_s is None else int(first_s * 1000)
         total_ms = int(total_s * 1000)
+        wall_ms = context.wall_ms + total_ms
         if self._key is not None:
             assert gateway.ledger is not None
             gateway.ledger.finish(
@@ -697,7 +698,8 @@ class Exchange:
                 ),
             )
         lease.release()
-        gateway.count_decision(context)
+        if context.routing is not None:
+            gateway.count_decision(context)
         endpoint = context.endpoint
         assert endpoint is not None
         if gateway.metrics is not None:
@@ -714,7 +716,8 @@ class Exchange:
             if context.peer is not None:
                 line.address, line.scheme = context.peer.address, context.peer.scheme
             journal.request(line)
-        context.release()
+        if context.counted or context.upload is not None:
+            context.release()
 
 
 _FAILURES: Final = {

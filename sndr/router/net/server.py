@@ -389,9 +389,11 @@ class Connection(asyncio.Protocol):
             fields += b"connection: close\r\n"
         elif head is not None and head.http10:
             fields += b"connection: keep-alive\r\n"
-        data = _STATUS_LINES[status] + fields + b"content-length: %d\r\n\r\n" % len(body)
+        length = len(body)
+        if head is not None and head.method == "HEAD":
+            body = b""
         self._started = True
-        self._transport.write(data if head is not None and head.method == "HEAD" else data + body)
+        self._transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (_STATUS_LINES[status], fields, length, body))
         self._ended()
 
     def start(self, status: int, fields: bytes, content_length: int | None, data: bytes = b"") -> None:
@@ -463,11 +465,13 @@ class Connection(asyncio.Protocol):
 
     def _may_keep_alive(self) -> bool:
         head = self._head
-        return head is not None and head.keep_alive and not self._server.closing and self._body_is_spare()
-
-    def _body_is_spare(self) -> bool:
-        """Whether nothing of the request is missing, so that the next one can be found."""
-        return self._reader.complete or self._skippable()
+        return (
+            head is not None
+            and head.keep_alive
+            and not self._server.closing
+            # Nothing of the request is missing, so that the next one can be found.
+            and (self._reader.complete or self._skippable())
+        )
 
     def _skippable(self) -> bool:
         head = self._head

@@ -475,7 +475,8 @@ class UpstreamPool:
             return
         connection.idle_since = self._ticker.now
         self._idle.append(connection)
-        self._watch()
+        if not self._watching:
+            self._watch()
 
     def forget(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
