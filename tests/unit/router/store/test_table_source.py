@@ -1,4 +1,4 @@
-"""The table that is in force, as it is shown and compared with its file."""
+"""Where a table comes from; how the one in force is shown and compared with its file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,49 @@ def test_a_disk_that_fails_gives_no_table(path: Path, monkeypatch: pytest.Monkey
         read_file(str(path), 1 << 20)
 
 
-def test_a_command_that_closes_its_output_and_stays_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"longer than 0.3 s"):
-        run_command(["/bin/sh", "-c", "exec >&-; sleep 60"], cwd="/", env={}, timeout_s=0.3, max_bytes=10)
+def test_files_that_are_none_are_said_to_be(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "big").write_bytes(b" " * 101)
+    for name, said in (("gone", "No such file"), ("fifo", "not a regular file"), (".", "not a regular file")):
+        with pytest.raises(SourceError, match=said):
+            read_file(str(tmp_path / name), 100)
+    with pytest.raises(SourceError, match="larger than 100 bytes"):
+        read_file(str(tmp_path / "big"), 100)
+    assert read_file(str(tmp_path / "big"), 101) == b" " * 101
+    gone = load(path=str(tmp_path / "gone"), command=None, **GIVEN)
+    assert "No such file" in str(gone.table.degraded)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 3", "exit code 3"),
+        ("kill -9 $$", "exit code -9"),
+        ("sleep 60", "longer than 2 s"),
+        ("echo x; exec >&-; sleep 60", "longer than 2 s"),
+        ("sleep 60 & echo x", "longer than 2 s"),
+        ("yes", "more than 1000 bytes"),
+    ],
+)
+def test_commands_that_fail_are_gone_afterwards(tmp_path: Path, script: str, said: str) -> None:
+    started = time.monotonic()
+    command = ["/bin/sh", "-c", f"echo $$ > pid; {script}"]
+    with pytest.raises(SourceError, match=said):
+        run_command(command, cwd=str(tmp_path), env={"PATH": os.environ["PATH"]}, timeout_s=2, max_bytes=1000)
+    assert time.monotonic() - started < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_command_prints_its_table_in_its_folder_with_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(DATA)
+    data = run_command(["/bin/cat", "t.json"], cwd=str(tmp_path), env={}, timeout_s=10, max_bytes=1 << 20)
+    assert data == DATA
+    seen = run_command(["/usr/bin/env"], cwd="/", env={"A": "b"}, timeout_s=10, max_bytes=1000)
+    assert seen == b"A=b\n"
+    for command in (["/nowhere/x"], ["a\0b"]):
+        with pytest.raises(SourceError, match="cannot be started"):
+            run_command(command, cwd="/", env={}, timeout_s=1, max_bytes=10)
 
 
 COMMAND = """

@@ -1,19 +1,14 @@
-"""What becomes of a table's bytes, and where they come from."""
+"""What becomes of a table's bytes."""
 
 from __future__ import annotations
 
 import json
-import os
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sndr.contract import content_sha256
 from sndr.router.core.family import PresetRow
 from sndr.router.core.projection import parse
-from sndr.router.store.table_source import SourceError, load, read_file, run_command
 from sndr.router.wire.routing_table import judge, no_table, unbound
 from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE
 
@@ -83,60 +78,3 @@ def test_a_rule_of_a_table_with_findings_may_lead_to_another_familys_preset() ->
         fill=True,
     )  # fmt: skip
     assert unbound(routes, state.table) == []
-
-
-def from_file(path: Path, **more: Any) -> Any:
-    given = {
-        "command": None,
-        "cwd": "/",
-        "env": {},
-        "timeout_s": 1,
-        "max_bytes": 1 << 20,
-        "on_error": "natural",
-        **more,
-    }
-    return load(path=str(path), **given)
-
-
-def test_files_that_are_none_are_said_to_be(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "big").write_bytes(b" " * 101)
-    for name, said in (("gone", "No such file"), ("fifo", "not a regular file"), (".", "not a regular file")):
-        with pytest.raises(SourceError, match=said):
-            read_file(str(tmp_path / name), 100)
-    with pytest.raises(SourceError, match="larger than 100 bytes"):
-        read_file(str(tmp_path / "big"), 100)
-    assert read_file(str(tmp_path / "big"), 101) == b" " * 101
-    assert "No such file" in from_file(tmp_path / "gone").table.degraded
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("exit 3", "exit code 3"),
-        ("kill -9 $$", "exit code -9"),
-        ("sleep 60", "longer than 0.3 s"),
-        ("echo x; exec >&-; sleep 60", "longer than 0.3 s"),
-        ("sleep 60 & echo x", "longer than 0.3 s"),
-        ("yes", "more than 1000 bytes"),
-    ],
-)
-def test_commands_that_fail_are_gone_afterwards(tmp_path: Path, script: str, said: str) -> None:
-    started = time.monotonic()
-    command = ["/bin/sh", "-c", f"echo $$ > pid; {script}"]
-    with pytest.raises(SourceError, match=said):
-        run_command(command, cwd=str(tmp_path), env={"PATH": os.environ["PATH"]}, timeout_s=0.3, max_bytes=1000)
-    assert time.monotonic() - started < 30
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
-
-
-def test_a_command_prints_its_table_in_its_folder_with_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_bytes(text(REFERENCE))
-    data = run_command(["/bin/cat", "t.json"], cwd=str(tmp_path), env={}, timeout_s=10, max_bytes=1 << 20)
-    assert data == text(REFERENCE)
-    seen = run_command(["/usr/bin/env"], cwd="/", env={"A": "b"}, timeout_s=10, max_bytes=1000)
-    assert seen == b"A=b\n"
-    for command in (["/nowhere/x"], ["a\0b"]):
-        with pytest.raises(SourceError, match="cannot be started"):
-            run_command(command, cwd="/", env={}, timeout_s=1, max_bytes=10)
