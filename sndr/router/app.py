@@ -14,7 +14,7 @@ import ssl
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -66,8 +66,8 @@ CUT_S: Final = 1.0
 """How long a client may take to read the event that says its stream was cut."""
 LEDGER_CLOSE_S: Final = 10.0
 """How long the end may wait for the ledger's disk; rows that are not durable then stay unresolved."""
-AUTHORITY_CLOSE_S: Final = 30.0
-"""How long the end may wait for a write of the authority; its outcome is looked at by the next start."""
+AUTHORITY_CLOSE_S: Final = 15.0
+"""How long the end may wait for a transaction to stop, and then for its file; the next start looks at what is there."""
 ADMISSION_CLOSE_S: Final = 10.0
 """How long the end may wait for a write of operator quiescence; the caller of that write has no answer yet."""
 OPERATOR_KEY_LEAST: Final = 16
@@ -388,9 +388,7 @@ class App:
             await asyncio.wait(self._tasks, timeout=5)
         await asyncio.sleep(0)
         self.ticker.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CUT_S):
-                await self._spools.close()
+        await _within(CUT_S, self._spools.close())
         self.journal.event("stopped", cut=cut)
         await asyncio.to_thread(self.journal.close)
         if self.decisions is not None:
@@ -609,26 +607,31 @@ async def _serve(
     if files.authority is not None:
         authority = AuthorityWriter(files.authority, config.projection)
     record = None if files.authority is None else files.authority.record
+    store = None if config.paths.admission_state is None else AdmissionFile(config.paths.admission_state)
     app = App(config, log_descriptor=sys.stderr.fileno(), log_form=log_form, ledger=ledger, record=record, table=table)
     loop.set_exception_handler(_FaultLog(app.journal))
     try:
-        return await _serve_until_told(app, config, attach, authority)
+        return await _serve_until_told(app, config, attach, authority, store)
     finally:
-        if authority is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AUTHORITY_CLOSE_S):
-                    await authority.close()
-        if ledger is not None:
-            with contextlib.suppress(TimeoutError):  # a disk that stalls must not hold the exit for ever
-                async with asyncio.timeout(LEDGER_CLOSE_S):
-                    await ledger.close()
+        parts = ((authority, AUTHORITY_CLOSE_S), (ledger, LEDGER_CLOSE_S), (store, ADMISSION_CLOSE_S))
+        await asyncio.gather(*(_within(limit_s, part.close()) for part, limit_s in parts if part is not None))
+
+
+async def _within(limit_s: float, closing: Coroutine[Any, Any, None]) -> None:
+    """A disk that stalls must not hold the exit for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await closing
 
 
 async def _serve_until_told(
-    app: App, config: BootConfig, attach: Callable[[App], None] | None, authority: AuthorityWriter | None
+    app: App,
+    config: BootConfig,
+    attach: Callable[[App], None] | None,
+    authority: AuthorityWriter | None,
+    store: AdmissionFile | None,
 ) -> int:
     loop = asyncio.get_running_loop()
-    store = None if config.paths.admission_state is None else AdmissionFile(config.paths.admission_state)
 
     def log(event: str, fields: Mapping[str, object]) -> None:
         level = {"attention": "warning", "internal_error": "error"}.get(event, "info")
@@ -677,10 +680,6 @@ async def _serve_until_told(
     await app.stop(config.server.shutdown_grace_s)
     if stopping is not None:
         await asyncio.wait({stopping}, timeout=AUTHORITY_CLOSE_S)
-    if store is not None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ADMISSION_CLOSE_S):
-                await store.close()
     return 0
 
 

@@ -9,6 +9,7 @@ import re
 import shlex
 
 from sndr.cli.router import router
+from sndr.router import app
 from sndr.router.core.readiness import Reason
 from sndr.router.wire.boot_model import Server
 from sndr.router.wire.operator_api import PROBLEMS
@@ -70,7 +71,7 @@ def test_the_unit_outlasts_the_default_grace_and_starts_the_gateway() -> None:
     unit.read_string(block("ini"))
     service = unit["Service"]
     assert shlex.split(service["ExecStart"])[1:4] == ["router", "serve", "--config"]
-    assert int(service["TimeoutStopSec"]) >= Server().shutdown_grace_s + 11
+    assert int(service["TimeoutStopSec"]) >= Server().shutdown_grace_s + app.CUT_S + 2 * app.AUTHORITY_CLOSE_S
     assert service["RestartPreventExitStatus"].split() == ["2", "3"]
 
 
