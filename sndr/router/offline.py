@@ -264,7 +264,7 @@ def _rebased(files: Files, now: Record, *, keep_live: bool) -> Record:
     if not keep_live or routes != now.current.projection:
         revision += 1
     if revision >= INTEGER_MAX:
-        raise ControlError("revision_exhausted", "the revision counter is exhausted; delete the file and run init")
+        raise ControlError("revision_exhausted", "no revision number is left; move the file away and run init")
     return replace(
         now,
         boot_sha256=sha256(files.projection),

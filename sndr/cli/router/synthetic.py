@@ -69,7 +69,7 @@ def synthetic_serve(
     if auth_env is not None:
         token = os.environ.get(auth_env)
         if not token:
-            raise CommandError("credential_missing", f"--auth-env {auth_env}: not set, or empty", 2)
+            raise CommandError("credential_missing", f"the environment variable {auth_env} is not set", 2)
 
     def announce(server: SyntheticServer) -> None:
         line = {
