@@ -337,3 +337,48 @@ def test_a_closed_pool_keeps_nothing_and_leaves_nobody_waiting() -> None:
         assert pool.at_rest()
 
     run(main)
+
+
+def test_an_idle_connection_is_used_or_closed_within_four_seconds() -> None:
+    async def main() -> None:
+        pool = Pool()
+        await ask(pool, 1)
+        await pool.let(0)
+        pool.answer(0)
+        pool.tick(3.9)
+        assert (pool.idle, pool.made[0][1].closed) == (1, False)
+        pool.tick(4.0)
+        assert (pool.idle, pool.made[0][1].closed) == (0, True)
+        assert not pool.clock.watched
+        await ask(pool, 1)
+        await pool.let(1)
+        pool.answer(1)
+        pool.clock.now = 4.0  # nobody looked in time: it is not used all the same
+        await ask(pool, 1)
+        assert (len(pool.begun), pool.made[1][1].closed, pool.made[1][1].sent) == (3, True, [b"0"])
+
+    run(main)
+
+
+def test_idle_connections_to_addresses_that_the_name_has_no_more_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        pool = Pool("name")
+        known = ["192.0.2.1"]
+
+        async def found(*_: object, **__: object) -> list[Any]:
+            return [(2, 1, 6, "", (address, 1)) for address in known]
+
+        monkeypatch.setattr(pool.loop, "getaddrinfo", found)
+        await ask(pool, 1)
+        await pool.let(0)
+        pool.answer(0)
+        known[:] = ["192.0.2.2", "192.0.2.1"]
+        await ask(pool, 1, fresh=True)
+        assert (pool.idle, [address for address, _ in pool.begun]) == (1, ["192.0.2.1", "192.0.2.2"])
+        await pool.let(1)
+        pool.answer(1)
+        known[:] = ["192.0.2.2"]
+        await ask(pool, 1, fresh=True)
+        assert [transport.closed for _, transport in pool.made] == [True, False]
+
+    run(main)
