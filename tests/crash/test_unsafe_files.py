@@ -529,7 +529,6 @@ def test_a_path_that_is_not_plain_and_absolute_is_refused(path: str) -> None:
 
 
 @pytest.mark.req("R60")
-@pytest.mark.invariant("INV-15")
 @pytest.mark.parametrize(
     "change",
     [

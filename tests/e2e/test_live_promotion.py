@@ -190,7 +190,7 @@ def test_the_script_finds_what_it_lacks_before_it_holds_anything(tmp_path: Path)
 
 
 @pytest.mark.scenario("S4")
-@pytest.mark.req("R103", "R104", "R105", "R38", "R106", "R107")
+@pytest.mark.req("R103", "R104", "R105", "R106", "R107")
 def test_evidence_is_complete_fresh_of_this_model_and_new(tmp_path: Path) -> None:
     with live(tmp_path, spare=["m2"]) as plane, plane.serving() as (_, operator, user):
         new = plane.servers["m2"].base_url

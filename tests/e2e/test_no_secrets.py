@@ -56,6 +56,7 @@ dead = "dead"
 """
 
 
+@pytest.mark.invariant("INV-24")
 def test_nothing_secret_is_left_anywhere(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     answers: dict[str, bytes] = {}

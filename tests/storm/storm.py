@@ -320,7 +320,7 @@ class Storm:
                         continue
                     self._see(began, document, f"GET {path}")
                     if path == "/v1/admin/tiers":
-                        for tier in document.get("tiers", ()):
+                        for tier in document["data"] if answer.status_code == 200 else ():
                             if tier["in_flight"] < 0 or tier["in_flight"] > LIMITS[tier["id"]]:
                                 self.fault(f"INV-20, INV-23: tier {tier['id']} says {tier['in_flight']} in flight")
                     if path.endswith("check") and answer.status_code == 200 and document["result"] != "consistent":

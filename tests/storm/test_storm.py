@@ -18,7 +18,23 @@ STORM_S = 24  # and its start, settlement and judgement
 @pytest.mark.scenario("S25")
 @pytest.mark.req("R11", "R12", "R17", "R20", "R21", "R29", "R31", "R34", "R37", "R97")
 @pytest.mark.invariant(
-    "INV-1", "INV-2", "INV-3", "INV-4", "INV-5", "INV-6", "INV-11", "INV-12", "INV-19", "INV-20", "INV-21", "INV-23"
+    "INV-1",
+    "INV-2",
+    "INV-3",
+    "INV-4",
+    "INV-5",
+    "INV-6",
+    "INV-7",
+    "INV-8",
+    "INV-10",
+    "INV-11",
+    "INV-12",
+    "INV-19",
+    "INV-20",
+    "INV-21",
+    "INV-22",
+    "INV-23",
+    "INV-24",
 )
 def test_a_storm_breaks_nothing(tmp_path: Path) -> None:
     report = Storm(tmp_path / "storm", 7, STORM_S).run()

@@ -37,7 +37,7 @@ def lease(world: RoutesWorld, alias: str = "x") -> Lease:
 
 
 @pytest.mark.invariant("INV-1")
-@pytest.mark.req("R27", "R40", "R32")
+@pytest.mark.req("R27", "R40", "R32", "R116")
 def test_durable_then_published_then_answered(world: RoutesWorld) -> None:
     seen: list[tuple[str, int, bool]] = []
     world.authority.on_write = lambda effect: seen.append((effect.kind.value, world.fence[0], "a" in world.held))
@@ -451,7 +451,7 @@ def test_verification_waits_for_a_server_that_does_not_answer_yet(world: RoutesW
     assert (receipt["state"], world.loop.time() < 5) == ("completed", True)
 
 
-@pytest.mark.req("R37", "R83")
+@pytest.mark.req("R37", "R49", "R83")
 @pytest.mark.scenario("S3")
 def test_a_drain_that_ran_out_can_be_waited_for_again(world: RoutesWorld) -> None:
     got = lease(world)

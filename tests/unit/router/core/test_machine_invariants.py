@@ -110,7 +110,7 @@ BROKEN: list[tuple[str, Callable[[], rc.Record], Bend, str]] = [
 
 
 @pytest.mark.invariant("INV-14")
-@pytest.mark.req("R57", "R58", "R59", "R72")
+@pytest.mark.req("R57", "R58", "R59", "R72", "R88")
 @pytest.mark.parametrize(("make", "bend", "pointer"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_a_record_that_contradicts_itself_is_found(make: Callable[[], rc.Record], bend: Bend, pointer: str) -> None:
     sound = make()

@@ -510,7 +510,7 @@ def test_a_file_that_is_no_longer_ours_is_never_written_again(kind: fx.WriteKind
 # --- cancel
 
 
-@pytest.mark.req("R86", "R87", "R88")
+@pytest.mark.req("R86", "R87")
 def test_cancel_proves_the_original_first() -> None:
     machine = prepared()
     cancel = fx.Cancel(call(machine), "t1")
