@@ -34,8 +34,8 @@ LARGE_READ: Final = 65_536
 IDLE_MAX: Final = 1024
 DIALS_PER_ROUND: Final = 4
 """So many connects begin in one round of the loop: answers of a burst come in between, and free connections."""
-DIALS_PER_S: Final = 8000
-"""No fewer than this begin, however long the rounds of a busy loop are."""
+PATIENCE_S: Final = 0.03
+"""Once somebody has waited so long, free connections do not come fast enough: connects begin for all who wait."""
 
 
 class Failure(Enum):
@@ -109,7 +109,7 @@ class Call:
         self.data = data
         self.source = source
         self.connection: UpstreamConnection | None = None
-        self.waits_in: OrderedDict[Call, None] | None = None
+        self.waits_in: OrderedDict[Call, float] | None = None
 
     def is_wanted(self) -> bool:
         """Whether somebody still waits for the response."""
@@ -393,13 +393,13 @@ class UpstreamPool:
 
     __slots__ = (
         "_addresses",
+        "_counts_round",
         "_dialing",
         "_dials",
         "_idle",
         "_literal",
         "_origin",
         "_room",
-        "_round_began",
         "_ticker",
         "_waiting",
         "_watching",
@@ -419,11 +419,11 @@ class UpstreamPool:
         self._origin = origin
         self._ticker = ticker
         self._idle: list[UpstreamConnection] = []
-        self._waiting: OrderedDict[Call, None] = OrderedDict()
+        self._waiting: OrderedDict[Call, float] = OrderedDict()
         self._dials: set[_Dial] = set()
         self._dialing = 0  # of these, those that are for whoever waits
         self._room = DIALS_PER_ROUND  # so many more may begin in this round of the loop
-        self._round_began: float | None = None
+        self._counts_round = False
         self._literal = _literal(origin.host)
         self._addresses: frozenset[str] = frozenset()
         self._watching = False
@@ -460,7 +460,7 @@ class UpstreamPool:
         if fresh:
             self._dial(call)
         else:
-            self._waiting[call] = None
+            self._waiting[call] = time.monotonic()
             call.waits_in = self._waiting
             self._dial_for_waiting()
         return call
@@ -521,18 +521,21 @@ class UpstreamPool:
     def _dial_for_waiting(self) -> None:
         """Have a connect on its way for each who waits, a few more in each round of the loop."""
         while self._room and self._dialing < len(self._waiting):
-            if self._round_began is None:
-                self._round_began = time.monotonic()
+            if not self._counts_round:
+                self._counts_round = True
                 self.loop.call_soon(self._next_round)
             self._room -= 1
             self._dial(None)
 
     def _next_round(self) -> None:
-        began, self._round_began = self._round_began, None
-        assert began is not None
-        self._room = max(DIALS_PER_ROUND, int((time.monotonic() - began) * DIALS_PER_S))
+        self._counts_round = False
+        waiting = self._waiting
+        if waiting and time.monotonic() - next(iter(waiting.values())) > PATIENCE_S:
+            self._room = len(waiting)
+        else:
+            self._room = DIALS_PER_ROUND
         self._dial_for_waiting()
-        if self._round_began is None:
+        if not self._counts_round:
             self._room = DIALS_PER_ROUND
 
     def _dial(self, call: Call | None) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sndr.router.net.upstream import (
     CONNECT_S,
     DIALS_PER_ROUND,
-    DIALS_PER_S,
+    PATIENCE_S,
     Call,
     Failure,
     Origin,
@@ -220,18 +220,19 @@ def test_connects_of_a_burst_begin_in_several_rounds_and_each_call_has_one(monke
     run(main)
 
 
-def test_long_rounds_begin_more_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_long_no_longer_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         now = 0.0
         monkeypatch.setattr("sndr.router.net.upstream.time", SimpleNamespace(monotonic=lambda: now))
         pool = Pool()
-        calls = [pool.request(Client(), b"") for _ in range(200)]
+        calls = [pool.request(Client(), b"") for _ in range(20 * DIALS_PER_ROUND)]
         assert len(pool._dials) == DIALS_PER_ROUND
-        now = 0.01
+        now = PATIENCE_S
         await asyncio.sleep(0)
-        assert len(pool._dials) == DIALS_PER_ROUND + int(0.01 * DIALS_PER_S)
+        assert len(pool._dials) == 2 * DIALS_PER_ROUND
+        now = 1.1 * PATIENCE_S
         await asyncio.sleep(0)
-        assert len(pool._dials) == 2 * DIALS_PER_ROUND + int(0.01 * DIALS_PER_S)
+        assert len(pool._dials) == len(calls)
         for call in calls:
             call.cancel()
 
