@@ -214,14 +214,14 @@ class FormReader:
             raise _malformed("a name with an escaped quote")
         parameters = _parameters(disposition, kind.end())
         name = parameters.get(b"name")
-        if name is None or b"name*" in parameters or b"\\" in name:
+        if name is None or b"\\" in name:
             raise _malformed("a part whose name can be read in two ways, or is missing")
         if name == b"_charset_":
             raise _malformed("a part that says in which characters the others are written")
         self._name = name
         if name not in (b"model", b"stream"):
             return
-        if b"filename" in parameters or b"filename*" in parameters:
+        if any(parameter.startswith(b"filename") for parameter in parameters):
             raise Refused(400, "invalid_request", "a plain member of the form is a file", param=self._named())
         encoding = fields.get(b"content-transfer-encoding", b"binary").strip().lower()
         if encoding not in _PLAIN_ENCODINGS:
@@ -261,6 +261,9 @@ def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
         name = match[1].lower()
         if name in found:
             raise _malformed("a parameter twice")
+        if b"*" in name and not name.startswith(b"filename*"):
+            # Extended, or a piece of one: some servers put `name*0` and `name*1` together, and some do not.
+            raise _malformed("a parameter that can be read in two ways")
         found[name] = match[2] if match[2] is not None else match[3]
         at = match.end()
     return found
@@ -269,7 +272,7 @@ def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
 def _charset(parameters: Mapping[bytes, bytes]) -> bytes:
     """What names and values are written in, as is said: they are read as UTF-8, and the server must find the same."""
     charset = parameters.get(b"charset", b"utf-8").lower()
-    if charset not in _CHARSETS or b"charset*" in parameters:
+    if charset not in _CHARSETS:
         raise _malformed("characters other than UTF-8")
     return charset
 

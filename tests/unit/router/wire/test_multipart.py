@@ -46,6 +46,7 @@ def test_the_model_is_found_in_any_place(place: int, size: int) -> None:
         (TYPE, form(b"content-type: text/plain\r\ncontent-disposition: form-data;name=model\r\n\r\nm")),
         (TYPE, form(b"CONTENT-DISPOSITION: form-data ; name=model\r\ncontent-transfer-encoding: 8bit\r\n\r\nm")),
         (TYPE, form(b"Content-Type: text/plain; charset=ISO-8859-1\r\n" + MODEL + b"m")),
+        (TYPE, form(b"Content-Disposition: form-data; name=f; filename*=utf-8''%C3%A9\r\n\r\nq", MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="Model"\r\n\r\nq', MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="file"; filename="model"\r\n\r\nq', MODEL + b"m")),
         (TYPE, form(b'Content-Disposition: form-data; name="f"; filename="; name=model"\r\n\r\nq', MODEL + b"m")),
@@ -78,6 +79,8 @@ AMBIGUOUS = {
     "folded": form(b'Content-Disposition: form-data;\r\n name="model"\r\n\r\na'),
     "two names": form(b'Content-Disposition: form-data; name="a"; name="model"\r\n\r\na', MODEL + b"a"),
     "an extended name": form(b"Content-Disposition: form-data; name=a; name*=utf-8''model\r\n\r\na", MODEL + b"a"),
+    "a name in pieces": form(b"Content-Disposition: form-data; name=a; name*0=mo; name*1=del\r\n\r\na", MODEL + b"a"),
+    "a file's name in pieces": form(b'Content-Disposition: form-data; name="model"; filename*0=x\r\n\r\na'),
     "an escaped name": form(b'Content-Disposition: form-data; name="mod\\el"\r\n\r\na', MODEL + b"a"),
     "an escaped quote": form(b'Content-Disposition: form-data; name="a"; filename="\\"; name=\\"model"\r\n\r\na'),
     "NUL in a field": form(b'Content-Disposition: form-data; name="mo\0del"\r\n\r\na', MODEL + b"a"),
@@ -107,7 +110,8 @@ def test_what_is_ambiguous_is_refused(name: str, size: int) -> None:
      b"multipart/form-data; boundary=", b'multipart/form-data; boundary=""',
      b"multipart/form-data; boundary=a; boundary=b",
      b"multipart/form-data; boundary=" + b"a" * 71, b'multipart/form-data; boundary="a b"',
-     b"multipart/form-data; boundary=a; charset=utf-16", b"multipart/form-data; boundary=a; charset*=utf-8''utf-7",
+     b"multipart/form-data; boundary=a; boundary*0=b", b"multipart/form-data; boundary=a; charset=utf-16",
+     b"multipart/form-data; boundary=a; charset*=utf-8''utf-7",
      b"multipart/form-data; boundary=a junk"],
 )  # fmt: skip
 def test_content_types_that_are_no_form(content_type: bytes) -> None:
