@@ -21,7 +21,7 @@ from tests.support.sdk import numbered
 from tests.support.synthetic import Synthetic
 
 SCRIPT = Path(__file__).parents[1] / "support" / "node_clients.mjs"
-PACKAGES = ("openai@>=4", "@anthropic-ai/sdk@>=0.30")
+PACKAGES = ("openai@>=6", "@anthropic-ai/sdk@>=0.60")
 BOOT = """
 [server]
 listen = ["127.0.0.1:0"]
