@@ -556,7 +556,9 @@ def test_other_names_in_the_boot_file_are_refused_and_the_remedy_is_named(state:
     tiers = document["tiers"]
     assert isinstance(tiers, dict)
     tiers["third"] = tiers["primary"]
-    with pytest.raises(AuthorityError, match=r"--rebase --expect-revision 1 --expect-sha [0-9a-f]{64}"):
+    with pytest.raises(
+        AuthorityError, match=r"init --config FILE --rebase --expect-revision 1 --expect-sha [0-9a-f]{64}"
+    ):
         store.open_authority(str(path), routes.parse(document), allow_volatile=True)
 
 

@@ -509,6 +509,10 @@ def test_a_changed_boot_file_needs_a_rebase(tmp_path: Path) -> None:
         done = run_verb("serve", "--config", plane.config, "--allow-volatile-filesystem")
         assert (done.returncode, "route_boot_mismatch" in done.stderr) == (2, True)
         sha = json.loads((plane.directory / "routes.json").read_bytes())["current"]["effective_route_sha256"]
+        assert (
+            f"run sndr router init --config {plane.config} --rebase --expect-revision 2 --expect-sha {sha}"
+            in done.stderr
+        )
         done = run_verb(
             "init", "--config", plane.config, "--rebase", "--expect-revision", "4", "--expect-sha", sha, "--keep-live",
             "--confirm", "--allow-volatile-filesystem",

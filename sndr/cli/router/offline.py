@@ -9,6 +9,7 @@ import click
 
 from sndr.cli.output import one_line, write_err, write_out
 from sndr.cli.router.refusals import coded
+from sndr.cli.router.text import count
 
 if TYPE_CHECKING:
     from sndr.router.offline import Fence, Inspection, Plan
@@ -154,7 +155,9 @@ def fsck(config: str, as_json: bool, allow_volatile: bool) -> int:
         write_out(_encode({key: document[key] for key in ("path", "readable", "problems", "leftovers")}))
     else:
         _say_problems(seen)
-        write_out(f"{seen.path}: {len(seen.problems)} findings\n" if seen.problems else f"{seen.path}: clean\n")
+        write_out(
+            f"{seen.path}: {count(len(seen.problems), 'finding')}\n" if seen.problems else f"{seen.path}: clean\n"
+        )
     return _exit_code(seen)
 
 

@@ -349,10 +349,11 @@ def open_authority(
         try:
             authority, record = _read_authority(place, path)
             if record.boot_sha256 != sha256(boot):
+                rebase = f"{init_command.removesuffix(' --confirm')} --rebase"
                 raise AuthorityError(
                     "route_boot_mismatch",
                     f"{path}: belongs to other boot routes ({record.boot_sha256[:12]}...) than the configuration "
-                    f"({sha256(boot)[:12]}...); undo the edit, or run sndr router init --rebase --expect-revision "
+                    f"({sha256(boot)[:12]}...); undo the edit, or run {rebase} --expect-revision "
                     f"{record.current.route_revision} --expect-sha {record.current.effective_route_sha256}",
                 )
             _check_consistent(record, boot, path)
