@@ -77,9 +77,10 @@ class Histories(RuleBasedStateMachine):
         self.calls = [call for call in self.calls if not call.done()]
         self.calls.append(self.world.background(answered()))
 
-    @rule(alias=aliases, tier=tiers)
-    def preview_alias(self, alias: str, tier: str) -> None:
-        self.call(self.world.preview(op="alias_update", aliases={alias: {"tier": tier}}))
+    @rule(alias=aliases, tier=tiers, family=st.booleans())
+    def preview_alias(self, alias: str, tier: str, family: bool) -> None:
+        target = {"family": "f", "natural": tier} if family else {"tier": tier}
+        self.call(self.world.preview(op="alias_update", aliases={alias: target}))
         self.world.pass_time(0.05)
 
     @rule(model=st.sampled_from(["m1", "m2"]), prepares=st.booleans(), both=st.booleans())
@@ -183,11 +184,11 @@ class Histories(RuleBasedStateMachine):
 
     # -- clients and servers
 
-    @rule(alias=aliases)
-    def request(self, alias: str) -> None:
+    @rule(alias=aliases, sibling=tiers)
+    def request(self, alias: str, sibling: str) -> None:
         world = self.world
         snapshot = world.gate.snapshot
-        got = world.request(alias)
+        got = world.request(alias, sibling)
         if isinstance(got, Lease):
             tier = got.runtime.tier_id
             assert got.runtime is snapshot.runtimes[tier], "INV-4"

@@ -23,7 +23,7 @@ from sndr.router.core import receipt as rc
 from sndr.router.core.admission import Admission, Lease, Refusal
 from sndr.router.core.invariants import check_machine, check_record
 from sndr.router.core.listener import Listener
-from sndr.router.core.projection import Projection, Tier, TierTarget, parse, sha256
+from sndr.router.core.projection import Projection, Tier, TierTarget, parse, sha256, tier_of
 from sndr.router.core.readiness import Observation, Reason, TierReadiness
 from sndr.router.core.usage import LedgerStatus, Unresolved
 from sndr.router.gateway.gate import DataGate
@@ -394,12 +394,17 @@ class RoutesWorld:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def request(self, alias: str) -> Lease | Refusal | None:
-        """One request as far as its lease and its row; None when it waits in the queue."""
+    def request(self, alias: str, sibling: str | None = None) -> Lease | Refusal | None:
+        """One request as far as its lease and its row; None when it waits in the queue.
+
+        Behind a family alias it goes to `sibling`, which a table might have chosen, or else to the natural tier.
+        """
         snapshot = self.gate.snapshot
         target = snapshot.projection.aliases[alias]
-        assert isinstance(target, TierTarget)
-        got = snapshot.runtimes[target.tier].acquire(Waiting(self._took))
+        tier_id = tier_of(target)
+        if sibling is not None and not isinstance(target, TierTarget):
+            tier_id = sibling
+        got = snapshot.runtimes[tier_id].acquire(Waiting(self._took))
         if isinstance(got, Lease):
             self._took(got)
         return got
