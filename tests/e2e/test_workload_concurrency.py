@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sndr.contract import decide, strip_hints
+from sndr.contract import load as load_table
 from sndr.router import usage
-from tests.support.contract_vectors import D26, D31, G26, G31, M26
+from tests.support.contract_vectors import D26, D31, G26, G31, M26, REFERENCE
 from tests.support.gateway import gateway_process
 from tests.support.live import until
 from tests.support.raw import connected, operator_get, request, wait_idle
@@ -18,6 +20,7 @@ from tests.support.synthetic import synthetic_thread
 from tests.support.workload import PATHS, SHORT_TOOL_CALL, body, holding, recount, siblings
 
 CLIENTS, ROUNDS = 64, 12
+TABLE = load_table(REFERENCE)
 FAMILY_TIERS = {G26: ["k1", "k4"], G31: ["dense"]}
 
 
@@ -45,25 +48,39 @@ async def one(url: str, data: bytes, *, leave: bool = False) -> None:
         writer.close()
 
 
-def mixed(chance: random.Random) -> tuple[bytes, bool]:
-    """A request of any family, dialect and length, streamed or not, some through a plain alias of a sibling."""
+def mixed(chance: random.Random) -> tuple[str, str, dict[str, Any]]:
+    """Alias, dialect and body of a request of any family and length, streamed or not, some through a plain alias."""
     plan = {"tokens": chance.choice((1, 5)), "token_delay_ms": chance.choice((0, 1, 3))}
-    members: dict[str, Any] = chance.choice(({}, SHORT_TOOL_CALL, {"max_tokens": 400}, {"expected_length": "short"}))
+    members: dict[str, Any] = chance.choice(
+        (
+            {},
+            SHORT_TOOL_CALL,
+            {"max_tokens": 400, "max_output_tokens": 200},
+            {"expected_length": "short", "response_format": {"type": "json_object"}},
+            {"text": {"format": {"type": "json_schema"}}, "extra_body": {"category": "code", "kept": [1]}},
+            {"output_config": {"format": {"type": "json_schema"}}, "category": 5, "max_tokens": 100},
+        )
+    )
     alias = chance.choice(("moe", "moe", "moe", "dense", "only.k1", "only.k4", "limited"))
-    stream = chance.random() < 0.5
-    data = request(body(alias, synthetic=plan, stream=stream, **members), path=PATHS[chance.choice(tuple(PATHS))])
-    return data, chance.random() < 0.1
+    dialect = chance.choice(tuple(PATHS))
+    return alias, dialect, body(alias, synthetic=plan, stream=chance.random() < 0.5, **members)
 
 
-async def load(url: str, seed: int) -> None:
+async def load(url: str, seed: int) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """What was sent, by request id."""
+    sent = {}
+
     async def client(number: int) -> None:
         chance = random.Random(f"{seed}-{number}")
-        for _ in range(ROUNDS):
-            data, leave = mixed(chance)
-            await one(url, data, leave=leave)
+        for turn in range(ROUNDS):
+            name = f"{number}-{turn}"
+            sent[name] = _, dialect, given = mixed(chance)
+            data = request(given, path=PATHS[dialect], headers={"x-request-id": name})
+            await one(url, data, leave=chance.random() < 0.1)
 
     async with asyncio.timeout(120):
         await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+    return sent
 
 
 def test_the_mode_of_every_request_agrees_with_a_recount(tmp_path: Path) -> None:
@@ -79,8 +96,9 @@ def test_the_mode_of_every_request_agrees_with_a_recount(tmp_path: Path) -> None
         )
         with gateway_process(config) as gateway:
             url = gateway.url
-            asyncio.run(load(url, 7))
+            sent = asyncio.run(load(url, 7))
             wait_idle(url)
+        log = server.log()
     found = rows(tmp_path / "usage.db")
     assert len(found) == CLIENTS * ROUNDS
     decided = 0
@@ -89,9 +107,18 @@ def test_the_mode_of_every_request_agrees_with_a_recount(tmp_path: Path) -> None
         for row in found:
             if row["tier"] in tiers and row["routing"] is not None and row["admission_seq"] is not None:
                 decided += 1
-                expected = "multi_conc" if counts[row["admission_seq"]] >= 2 else "single_stream"
-                assert row["routing"]["concurrency_mode"] == expected, row
-                assert row["routing"]["model_family"] == family
+                _, dialect, given = sent[row["id"]]
+                count = counts[row["admission_seq"]]
+                assert row["routing"]["concurrency_mode"] == ("multi_conc" if count >= 2 else "single_stream"), row
+                decision = decide(TABLE, given, in_flight=count, dialect=dialect, family=family)
+                assert row["routing"] == decision.record(), given
+    forwarded = {entry["headers"]["x-request-id"]: entry["body"] for entry in log if "body" in entry}
+    for name, (alias, dialect, given) in sent.items():
+        if name in forwarded:  # and did not leave before
+            kept = given if alias.startswith(("only", "limited")) else strip_hints(given)
+            asked = {"stream_options": {"include_usage": True}} if given["stream"] and dialect == "chat" else {}
+            assert forwarded[name] == {**kept, "model": "m1", **asked}
+    assert len(forwarded) > CLIENTS * ROUNDS / 2
     modes = {row["routing"]["concurrency_mode"] for row in found if row["routing"] is not None}
     assert decided > 300
     assert modes == {"single_stream", "multi_conc"} or modes == {"multi_conc"}
