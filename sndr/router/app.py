@@ -34,7 +34,7 @@ from sndr.router.gateway.peers import Cors, Proxies
 from sndr.router.gateway.published import Published, build_snapshot
 from sndr.router.gateway.relay import Backend, Timeouts
 from sndr.router.metrics import Metrics
-from sndr.router.net.flow import AfterWrites, Ticker, Turns
+from sndr.router.net.flow import AfterReads, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.tls import Certificate, TlsListener, client_context
@@ -206,7 +206,7 @@ class App:
                 max_connections=_connection_limit(config.server.max_connections),
             ),
             self.ticker,
-            AfterWrites(loop),
+            AfterReads(loop),
         )
 
     def publish(self, revision: Revision, replaced: Collection[str]) -> None:

@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["AfterWrites", "Ticker", "Turns", "Watched", "WriteWatch"]
+__all__ = ["AfterReads", "Ticker", "Turns", "Watched", "WriteWatch"]
 
 TICK_S: Final = 0.1
 WRITE_STALL_S: Final = 60.0
+COMPANY: Final = 2.0
+"""Callbacks a round, on average, from which waiting for its end pays."""
+SKIPS: Final = 64
 
 
 class Watched(Protocol):
@@ -72,29 +75,41 @@ class Ticker:
             self._handle = self._loop.call_later(TICK_S, self._tick)
 
 
-class AfterWrites:
-    """Calls back once the writes of this loop iteration had their chance to reach the socket.
+class AfterReads:
+    """Calls back when everything that could be read in this round of the loop was read, before it waits again.
 
-    uvloop sends what was written during an iteration at its end; asyncio sends at once. Asking for the size of the
-    write buffer only makes sense after that. One callback per iteration serves all who ask.
+    By then writes had their chance to reach the socket, too, whether the loop sends at once or at the end of a round:
+    asking for the size of the write buffer makes sense. One callback of the loop serves all who ask.
+
+    Attributes:
+        skips: How many who only hope for company need not ask, because few have met in a round lately: a round that
+            is made for one of them alone costs more than it saves.
     """
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_loop", "_met", "_waiting", "skips")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[Callable[[], None]] = []
+        self._met = 1.0
+        self.skips = 0
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Run `callback` in the next iteration."""
+        """Run `callback` in the next round."""
         if not self._waiting:
             self._loop.call_soon(self._run)
         self._waiting.append(callback)
 
     def _run(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._met += (len(waiting) - self._met) / 8
+        if self._met < COMPANY:
+            self.skips = SKIPS
         for callback in waiting:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - a fault of one must not keep the others waiting
+                self._loop.call_exception_handler({"message": "a chunk could not be sent", "exception": error})
 
 
 class Turns:

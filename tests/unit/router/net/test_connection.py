@@ -82,10 +82,11 @@ class Application:
 
 
 class Later:
-    """Runs what waits for the end of the loop's iteration when the test says so."""
+    """Runs what waits for the end of the loop's round when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
+        self.skips = 0
 
     def call(self, callback: Any) -> None:
         self.waiting.append(callback)
@@ -100,7 +101,7 @@ class World:
     def __init__(self) -> None:
         self.application = Application()
         self.ticker = Clock()
-        self.after_writes = Later()
+        self.after_reads = Later()
         self.limits = ServerLimits(header_timeout_s=10, body_timeout_s=5, keepalive_idle_s=75)
         self.memory = RequestMemory()
         self.connections: set[Connection] = set()
@@ -127,7 +128,7 @@ def test_delivered_means_that_the_socket_has_the_last_byte(world: World) -> None
     world.transport.buffered = 500
     world.connection.end()
     assert world.application.events == []
-    world.after_writes.run()
+    world.after_reads.run()
     assert world.application.events == []
     assert world.transport.calls[-1] == "limits 0"  # asks to be told when the buffer is empty
     world.connection.pause_writing()
@@ -135,6 +136,45 @@ def test_delivered_means_that_the_socket_has_the_last_byte(world: World) -> None
     world.connection.resume_writing()
     assert world.application.events == ["delivered"]
     assert world.transport.written.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+
+
+def test_chunks_of_one_round_are_sent_at_its_end_in_their_order(world: World) -> None:
+    world.connection.data_received(GET)
+    world.connection.start(200, b"", None)
+    head = world.transport.written
+    world.connection.write(b"one", b"3\r\none\r\n")
+    assert world.transport.written == head
+    world.connection.write(b"two")
+    world.connection.write(b"three")
+    assert len(world.after_reads.waiting) == 1
+    world.after_reads.run()
+    assert world.transport.written == head + b"3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n"
+    world.after_reads.skips = 1
+    world.connection.write(b"x")
+    assert world.transport.written.endswith(b"1\r\nx\r\n")
+    assert not world.after_reads.waiting
+    world.connection.write(b"last")
+    world.connection.end()
+    assert world.transport.written.endswith(b"1\r\nx\r\n4\r\nlast\r\n0\r\n\r\n")
+    assert world.application.events == ["delivered"]
+    whole = world.transport.written
+    world.after_reads.run()
+    assert world.transport.written == whole
+
+
+def test_a_chunk_that_waits_comes_before_the_cut_and_not_after_the_client_has_left(world: World) -> None:
+    world.connection.data_received(GET)
+    world.connection.start(200, b"", None)
+    world.connection.write(b"one")
+    world.connection.cut()
+    assert world.transport.written.endswith(b"3\r\none\r\n")
+    gone = World()
+    gone.connection.data_received(GET)
+    gone.connection.start(200, b"", None)
+    gone.connection.write(b"one")
+    gone.connection.connection_lost(None)
+    gone.after_reads.run()
+    assert b"one" not in gone.transport.written
 
 
 def test_next_request_waits_for_the_response_before_it(world: World) -> None:
@@ -181,7 +221,7 @@ def test_half_closing_after_the_answer_was_made_still_delivers_it(world: World) 
     world.connection.respond(200, b"", b"x")
     assert world.connection.eof_received()
     world.transport.buffered = 0
-    world.after_writes.run()
+    world.after_reads.run()
     assert world.application.events == ["delivered"]
     assert world.transport.calls[-1] == "close"
 
