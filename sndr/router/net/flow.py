@@ -12,6 +12,7 @@ __all__ = ["AfterReads", "Ticker", "Turns", "Watched", "WriteWatch"]
 
 TICK_S: Final = 0.1
 WRITE_STALL_S: Final = 60.0
+TURN_S: Final = 0.001
 COMPANY: Final = 2.0
 """Callbacks a round, on average, from which waiting for its end pays."""
 SKIPS: Final = 64
@@ -113,9 +114,10 @@ class AfterReads:
 
 
 class Turns:
-    """Lets those that want more than their share go on one after the other, one in each round of the loop.
+    """Lets those that want more than their share go on one after the other, each time a moment later.
 
-    What one of them does in its round is then all that anybody else has to wait for, however many they are.
+    What one of them does in its turn is then all that anybody else has to wait for, however many they are, and between
+    two turns there is time for everybody else: rounds of the loop without one of them in it.
     """
 
     __slots__ = ("_loop", "_waiting")
@@ -125,15 +127,15 @@ class Turns:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in a later round."""
+        """Call `go_on` at its turn."""
         if not self._waiting:
-            self._loop.call_soon(self._next)
+            self._loop.call_later(TURN_S, self._next)
         self._waiting.append(go_on)
 
     def _next(self) -> None:
         go_on = self._waiting.popleft()
         if self._waiting:
-            self._loop.call_soon(self._next)
+            self._loop.call_later(TURN_S, self._next)
         go_on()
 
 

@@ -29,7 +29,7 @@ __all__ = ["Call", "Failure", "Origin", "Source", "UpstreamClient", "UpstreamPoo
 IDLE_S: Final = 3.9
 """Servers close idle connections after 5 s; a connection is retired before that, a tick of tolerance included."""
 CONNECT_S: Final = 5.0
-LARGE_READ: Final = 65_536
+LARGE_READ: Final = 32_768
 """Bytes at once from which a server is taken to send faster than its share."""
 IDLE_MAX: Final = 1024
 DIALS_PER_ROUND: Final = 4
@@ -149,6 +149,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_paused",
         "_pool",
         "_reader",
+        "_resting",
         "_transport",
         "_used",
         "address",
@@ -162,6 +163,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._call: Call | None = None
         self._reader: ResponseReader | None = None
         self._paused = False
+        self._resting = False
         self._used = False
         self._feed: asyncio.Task[None] | None = None
         self._full: asyncio.Event | None = None
@@ -201,22 +203,26 @@ class UpstreamConnection(asyncio.Protocol):
         """Stop reading."""
         if not self._paused and self._transport is not None:
             self._paused = True
-            self._transport.pause_reading()
+            if not self._resting:
+                self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read on, at our turn."""
         if self._paused:
             self._paused = False
-            if self._transport is not None:
+            if self._transport is not None and not self._resting:
                 self._transport.resume_reading()
 
     def _take_turns(self) -> None:
         """Read on when it is our turn: uvloop would read again at once, dozens of times, and let others wait."""
-        if not self._paused and self._transport is not None:
-            self._transport.pause_reading()
+        if not self._resting and self._transport is not None:
+            self._resting = True
+            if not self._paused:
+                self._transport.pause_reading()
             self._pool.turns.wait(self._rested)
 
     def _rested(self) -> None:
+        self._resting = False
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -241,8 +247,6 @@ class UpstreamConnection(asyncio.Protocol):
                 assert client is not None
                 client.response_data(body, data)
                 return
-        if len(data) >= LARGE_READ:
-            self._take_turns()
         if call is None:
             # A byte that nobody asked for: whatever it belongs to, it is not an answer.
             self._pool.forget(self)
@@ -276,7 +280,10 @@ class UpstreamConnection(asyncio.Protocol):
             else:
                 assert reader.head is not None
                 client.response_head(reader.head, body, complete=True)
-        elif had_head:
+            return
+        if len(data) >= LARGE_READ:
+            self._take_turns()
+        if had_head:
             if body:
                 client.response_data(body)
         elif reader.head is not None:

@@ -40,7 +40,8 @@ class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
 
-    def call_soon(self, call: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        assert delay_s > 0  # between two turns there are rounds for everybody else
         self.soon.append(call)
 
     def turn(self) -> None:
@@ -124,6 +125,32 @@ def test_a_flood_whose_client_is_full_stays_paused() -> None:
     assert not transport.reading
     call.resume()
     assert transport.reading
+
+
+def test_a_client_that_takes_bytes_again_does_not_shorten_the_wait() -> None:
+    connection, transport, loop, call, _ = started()
+    connection.data_received(b"x" * LARGE_READ)
+    call.pause()
+    call.resume()
+    assert not transport.reading
+    loop.turn()
+    assert transport.reading
+    assert not loop.soon
+
+
+def test_a_large_answer_that_ends_leaves_a_connection_that_is_read() -> None:
+    pool = UpstreamPool(Loop(), Origin("127.0.0.1", 1), Clock())  # type: ignore[arg-type]
+    connection, transport, client = UpstreamConnection(pool, "127.0.0.1"), Transport(), Client()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.send(Call(client, b"GET", None))  # type: ignore[arg-type]
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nX: y\r\n\r\n" % (2 * LARGE_READ))
+    connection.data_received(b"x" * LARGE_READ)
+    assert not transport.reading
+    pool.loop.turn()  # type: ignore[attr-defined]
+    connection.data_received(b"x" * LARGE_READ)
+    assert client.ended
+    assert transport.reading
+    assert pool.idle == 1
 
 
 def test_a_flood_that_is_given_up_is_not_read_on() -> None:
