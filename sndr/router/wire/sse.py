@@ -24,6 +24,7 @@ COUNT_MAX: Final = 2**53
 RENAMED_EVENT_MAX: Final = 1_048_576
 RENAMED_ANSWER_MAX: Final = 16_777_216
 _BOUNDARY: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_MARKS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _REASON: Final = re.compile(rb'\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -209,13 +210,14 @@ class UsageFilter(StreamTail):
 
     def __init__(self, *, numbered: bool = False) -> None:
         super().__init__(numbered=numbered)
-        self._held = b""
+        self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
         """Returns what may go to the client now."""
         if self._held:
-            data = self._held + data
-            self._held = b""
+            data = self._continued(data)
+            if not data:
+                return b""
         if not data.endswith(b"\n\n"):
             data = self._hold(data)
             if not data:
@@ -227,21 +229,34 @@ class UsageFilter(StreamTail):
 
     def flush(self) -> bytes:
         """The stream ended: an event that was never finished is passed on as it is."""
-        held, self._held = self._held, b""
+        held, self._held = bytes(self._held), bytearray()
         return StreamTail.feed(self, held) if held else b""
+
+    def _continued(self, data: bytes) -> bytes:
+        """What is held and `data`, as soon as an event ends in it or it is too much; until then nothing.
+
+        Bytes are looked at once, however small the pieces are that an event comes in.
+        """
+        held = self._held
+        edge = held[-3:] + data
+        held += data
+        if len(held) <= self.held_max and not any(mark in edge for mark in _MARKS):
+            return b""
+        self._held = bytearray()
+        return bytes(held)
 
     def _hold(self, data: bytes) -> bytes:
         """Keep the trailing incomplete event; returns the whole events before it."""
         # Looked for from the end, and no further back than an event may reach: a flood of bytes costs no search of all.
         low, end = max(0, len(data) - self.held_max), 0
-        for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"):
+        for mark in _MARKS:
             found = data.rfind(mark, max(low, end))
             if found >= 0:
                 end = found + len(mark)
         if len(data) - end > self.held_max:
             # Larger than any usage event: not worth holding back.
             return data
-        self._held = data[end:]
+        self._held = bytearray(data[end:])
         return data[:end]
 
     def _hide(self, data: bytes) -> bytes:
@@ -279,8 +294,9 @@ class EventRename(UsageFilter):
         """Returns what may go to the client now."""
         if self._hides:
             return self._renamed(UsageFilter.feed(self, data))
-        held, self._held = self._held, b""
-        data = self._hold(held + data)
+        if self._held:
+            data = self._continued(data)
+        data = self._hold(data) if data else b""
         return self._renamed(StreamTail.feed(self, data)) if data else b""
 
     def flush(self) -> bytes:

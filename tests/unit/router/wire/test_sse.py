@@ -56,6 +56,21 @@ def test_an_event_too_large_to_hold_passes() -> None:
     assert stream.feed(USAGE + b"\n\n") == b""
 
 
+def test_an_event_in_tiny_pieces_is_copied_once() -> None:
+    """One of nearly a megabyte, four bytes at a time: copied with each piece, that would take minutes."""
+    event = b'data: {"model":"m","text":"' + b"x" * 1_000_000 + b'"}\n\n'
+    for hides in (True, False):
+        stream = EventRename(b'"alias"', hides_usage=hides)
+        pieces = [event[at : at + 4] for at in range(0, len(event), 4)]
+        found = [stream.feed(piece) for piece in pieces]
+        assert not any(found[:-1])
+        assert found[-1] == event.replace(b'"m"', b'"alias"')
+        assert stream.feed(b"data: b") == b""
+        assert stream.feed(b"\r\n\r") == b""
+        assert stream.feed(b"\ndata: c") == b"data: b\r\n\r\n"
+        assert stream.flush() == b"data: c"
+
+
 def test_what_the_reader_has_seen_of_an_event() -> None:
     stream = StreamTail()
     assert not stream.ends_inside_event()
