@@ -253,12 +253,11 @@ class _Accepted:
     """What followed from a head that was accepted, its length aside.
 
     Attributes:
-        fields: Its lines as they are sent on; made when first needed.
-        fields_without_hints: The same for family aliases.
         fence: What the client requires of the routes.
+        sent: What the last tier's server got of it, for whom, and whether as for a family alias.
     """
 
-    __slots__ = ("client", "endpoint", "fence", "fields", "fields_without_hints", "peer", "request_id")
+    __slots__ = ("client", "endpoint", "fence", "peer", "request_id", "sent")
 
     def __init__(
         self, endpoint: Endpoint, client: Client, request_id: str | None, fence: Fence | None, peer: Peer | None
@@ -268,8 +267,7 @@ class _Accepted:
         self.client = client
         self.request_id = request_id
         self.fence = fence
-        self.fields: bytes | None = None
-        self.fields_without_hints: bytes | None = None
+        self.sent: tuple[Backend, bool, bytes] | None = None
 
 
 class Gateway:
@@ -455,10 +453,12 @@ class Gateway:
         assert endpoint is not None
         assert client is not None
         try:
-            wanted = request.model.strip().lower()
+            snapshot = self.gate.snapshot
+            wanted = request.model
+            if wanted not in snapshot.projection.aliases:
+                wanted = wanted.strip().lower()
             purpose = endpoint.purpose
             special = self.purposes.get((purpose, wanted)) if purpose is not _CHAT else None
-            snapshot = self.gate.snapshot
             if special is None and (not endpoint.aliases or wanted not in snapshot.projection.aliases):
                 raise Refused(404, "model_not_found", "the model does not exist", param="model")
             alias = wanted

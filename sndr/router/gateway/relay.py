@@ -152,31 +152,29 @@ class Backend:
     def request(self, context: Context, body: Sequence[Piece], more: int = 0) -> bytes:
         """Head and body as they go to the server; `more` bytes of the body follow from elsewhere."""
         head = context.head
-        endpoint = context.endpoint
-        assert endpoint is not None
         memo = head.memo
-        if context.family:
-            fields = memo.fields_without_hints
-            if fields is None:
-                fields = memo.fields_without_hints = _sent_on(head, HINT_FIELDS)
-        else:
-            fields = memo.fields
-            if fields is None:
-                fields = memo.fields = _sent_on(head)
+        sent: tuple[Backend, bool, bytes] | None = memo.sent
+        if sent is None or sent[0] is not self or sent[1] is not context.family:
+            sent = memo.sent = (self, context.family, self._lasting(context))
+        lines = sent[2]
         for name, _, line in head.own:
             if name not in _NOT_SENT_ON:
-                fields += line
-        query = b"?" + head.query.encode() if head.query else b""
-        head_bytes = b"%b%b%b%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+                lines += line
+        length = sum(map(len, body)) + more
+        own = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (context.request_id.encode(), length)
+        return b"".join((lines, own, *body))
+
+    def _lasting(self, context: Context) -> bytes:
+        """The lines that are the same for every head that repeats this one."""
+        head, endpoint = context.head, context.endpoint
+        assert endpoint is not None
+        return b"%b%b%b%b%b" % (
             self._origin_line if endpoint.at_origin else self._base,
             endpoint.upstream_path,
-            query,
+            b"?" + head.query.encode() if head.query else b"",
             self._tail,
-            fields,
-            context.request_id.encode(),
-            sum(map(len, body)) + more,
+            _sent_on(head, HINT_FIELDS if context.family else frozenset()),
         )
-        return b"".join((head_bytes, *body))
 
 
 def _backend(runtime: TierRuntime) -> Backend:
@@ -185,7 +183,7 @@ def _backend(runtime: TierRuntime) -> Backend:
     return backend
 
 
-def _sent_on(head: RequestHead, ours: frozenset[bytes] = frozenset()) -> bytes:
+def _sent_on(head: RequestHead, ours: frozenset[bytes]) -> bytes:
     """The client's fields that the server gets to see; none of `ours`."""
     dropped = _NOT_SENT_ON | head.options | ours
     return b"".join([line for name, _, line in head.lasting if name not in dropped])
@@ -195,6 +193,27 @@ def _members(value: Mapping[str, Any] | None) -> dict[str, bytes] | None:
     if not value:
         return None
     return {name: msgspec.json.encode(thaw(item)) for name, item in value.items()}
+
+
+class _Passed:
+    """What follows from an answer's head.
+
+    Attributes:
+        fields: Its lines that the client gets to see.
+        is_stream, is_json: What the body is, where the gateway can read it.
+    """
+
+    __slots__ = ("fields", "is_json", "is_stream")
+
+    def __init__(self, head: ResponseHead) -> None:
+        dropped = _NOT_SENT_BACK | head.options
+        self.fields = b"".join([line for name, _, line in head.headers if name not in dropped])
+        content_type = head.fields.get(b"content-type", b"")[:17].lower()
+        coding = head.fields.get(b"content-encoding")
+        if coding is not None and coding.lower() != b"identity":
+            content_type = b""  # bytes that only the client can read: nothing is put into them, and none held back
+        self.is_stream = content_type == b"text/event-stream"
+        self.is_json = content_type[:16] == b"application/json"
 
 
 # Where an exchange is.
@@ -408,16 +427,16 @@ class Exchange:
             return
         if status < 300:
             self._outcome = "completed"
-            self._show_life(self._first_byte_at)
+            if self._first_byte_at >= self._backend.evidence_due:
+                self._show_life(self._first_byte_at)
         else:
             self._outcome = "upstream_error"
             self._error_code = "upstream_error"
         self._status = status
-        fields = head.memo
-        if fields is None:
-            dropped = _NOT_SENT_BACK | head.options
-            fields = head.memo = b"".join([line for name, _, line in head.headers if name not in dropped])
-        fields = b"%bx-request-id: %b\r\n%b" % (fields, context.request_id.encode(), self._clamped)
+        passed: _Passed | None = head.memo
+        if passed is None:
+            passed = head.memo = _Passed(head)
+        fields = b"%bx-request-id: %b\r\n%b" % (passed.fields, context.request_id.encode(), self._clamped)
         if context.dialect is _ANTHROPIC:
             fields += b"request-id: %b\r\n" % context.request_id.encode()
         if gateway.receipts or self._snapshot.route_revision is not None:
@@ -425,16 +444,12 @@ class Exchange:
         if context.peer is not None:
             fields += context.peer.fields
         length = head.content_length
-        content_type = head.fields.get(b"content-type", b"")[:17].lower()
-        coding = head.fields.get(b"content-encoding")
-        if coding is not None and coding.lower() != b"identity":
-            content_type = b""  # bytes that only the client can read: nothing is put into them, and none held back
-        self._stream = is_stream = content_type == b"text/event-stream"
+        self._stream = is_stream = passed.is_stream
         if is_stream and not complete:
             length = None  # an event may be hidden, or be added where the stream breaks
         numbered = context.endpoint is not None and context.endpoint.numbered
         tail: StreamTail
-        if gateway.renames and status < 300 and (is_stream or content_type[:16] == b"application/json"):
+        if gateway.renames and status < 300 and (is_stream or passed.is_json):
             name = msgspec.json.encode(self._alias)
             tail = (
                 EventRename(name, hides_usage=self._hides_usage, numbered=numbered) if is_stream else AnswerRename(name)

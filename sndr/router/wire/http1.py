@@ -143,6 +143,19 @@ class _Frame:
         text = data[start:end]
         return (end + len(self.after), int(text)) if text.isdigit() else None
 
+    def body_at(self, data: bytes) -> int:
+        """Where the body begins, if `data` is one whole message with the same head and nothing else; 0 if it is not."""
+        if not data.startswith(self.before):
+            return 0
+        start = self.start
+        end = data.find(b"\r\n", start, start + 17)
+        after = self.after
+        if end < 0 or not data.startswith(after, end):
+            return 0
+        text = data[start:end]
+        at = end + len(after)
+        return at if text.isdigit() and int(text) == len(data) - at else 0
+
 
 _OWN: Final = re.compile(rb"\r\n((?i:x-request-id|traceparent)): ([!-~]{1,128})(?=\r\n)")
 """Lines that only say which request this is: without them, the heads of a client that numbers its requests repeat."""
@@ -468,14 +481,15 @@ class RequestReader:
         head = self._known
         if head is None or self._frame is None or self._buffer or not self.complete:
             return None
-        found = self._frame.match(data)
-        if found is None or found[0] + found[1] != len(data):
+        at = self._frame.body_at(data)
+        if not at:
             return None
-        head.content_length = length = found[1]
+        body = data[at:]
+        head.content_length = length = len(body)
         head.has_body = length > 0
         if head.own:
             head.renew(())
-        return head, data[found[0] :]
+        return head, body
 
     def head(self) -> RequestHead | None:
         """The next request's head, or None while it is incomplete. Only when `complete`.
@@ -719,11 +733,12 @@ class HeadMemory:
         head, frame = self.head, self.frame
         if head is None or frame is None:
             return None
-        found = frame.match(data)
-        if found is None or found[0] + found[1] != len(data):
+        at = frame.body_at(data)
+        if not at:
             return None
-        head.content_length = found[1]
-        return head, data[found[0] :]
+        body = data[at:]
+        head.content_length = len(body)
+        return head, body
 
 
 class ResponseReader:
