@@ -202,6 +202,7 @@ class App:
                 max_head_bytes=config.server.max_head_bytes,
                 header_timeout_s=config.server.header_timeout_s,
                 body_timeout_s=config.server.body_timeout_s,
+                body_total_s=config.router.total_timeout_s,
                 keepalive_idle_s=config.server.keepalive_idle_s,
                 max_connections=_connection_limit(config.server.max_connections),
             ),

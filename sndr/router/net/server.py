@@ -29,7 +29,14 @@ _STATUS_LINES: Final = {
 class ServerLimits:
     """Bounds of a connection, in bytes and seconds."""
 
-    __slots__ = ("body_timeout_s", "header_timeout_s", "keepalive_idle_s", "max_connections", "max_head_bytes")
+    __slots__ = (
+        "body_timeout_s",
+        "body_total_s",
+        "header_timeout_s",
+        "keepalive_idle_s",
+        "max_connections",
+        "max_head_bytes",
+    )
 
     def __init__(
         self,
@@ -37,12 +44,14 @@ class ServerLimits:
         max_head_bytes: int = 32_768,
         header_timeout_s: float = 10,
         body_timeout_s: float = 30,
+        body_total_s: float = 3600,
         keepalive_idle_s: float = 75,
         max_connections: int = 4096,
     ) -> None:
         self.max_head_bytes = max_head_bytes
         self.header_timeout_s = header_timeout_s
         self.body_timeout_s = body_timeout_s
+        self.body_total_s = body_total_s
         self.keepalive_idle_s = keepalive_idle_s
         self.max_connections = max_connections
 
@@ -188,6 +197,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_body_end",
         "_body_held",
         "_body_left",
         "_busy",
@@ -218,6 +228,7 @@ class Connection(asyncio.Protocol):
         self._state = _HEAD
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
+        self._body_end = 0.0
         self._body_held = False
         self._body_left = 0
         self._responder: Responder | None = None
@@ -371,7 +382,7 @@ class Connection(asyncio.Protocol):
         if self._body_held:
             self._body_held = False
             if self._state != _CLOSED:
-                self._deadline = self._server.ticker.now + self._server.limits.body_timeout_s
+                self._expect_more()
                 self._transport.resume_reading()
 
     def respond(self, status: int, fields: bytes, body: bytes, *, close: bool = False) -> None:
@@ -558,7 +569,8 @@ class Connection(asyncio.Protocol):
             self._dispatch(b"")
             return self._state == _HEAD
         self._body_left = room
-        self._deadline = server.ticker.now + server.limits.body_timeout_s
+        self._body_end = server.ticker.now + server.limits.body_total_s
+        self._expect_more()
         if head.expects_continue and not reader.buffered:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
@@ -576,8 +588,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._sink.write(data)
         if had:
-            server = self._server
-            self._deadline = server.ticker.now + server.limits.body_timeout_s
+            self._expect_more()
         if not reader.complete:
             return False
         parts = self._body
@@ -585,6 +596,11 @@ class Connection(asyncio.Protocol):
         parts.clear()
         self._dispatch(body)
         return self._state == _HEAD
+
+    def _expect_more(self) -> None:
+        """More of the body must come soon, and all of it in a time that no trickle can stretch."""
+        server = self._server
+        self._deadline = min(server.ticker.now + server.limits.body_timeout_s, self._body_end)
 
     def _dispatch(self, body: bytes) -> None:
         self._state = _ANSWER

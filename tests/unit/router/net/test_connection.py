@@ -256,6 +256,18 @@ def test_a_client_that_takes_nothing_is_gone_after_a_minute(world: World) -> Non
     assert world.transport.calls == ["abort"]
 
 
+def test_a_body_that_trickles_has_an_end(world: World) -> None:
+    world.limits.body_total_s = 12
+    world.connection.data_received(GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 500\r\n\r\n"))
+    for second in range(12):
+        world.ticker.now = float(second)
+        world.connection.data_received(b"x")
+        world.connection.tick(second + 0.9)
+    assert world.application.refused == []
+    world.connection.tick(12.0)
+    assert world.application.refused == [408]
+
+
 def test_a_body_beyond_the_room_is_refused(world: World) -> None:
     world.application.room = 3
     world.connection.data_received(b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n")
