@@ -36,6 +36,7 @@ from sndr.router.gateway.relay import Backend, Timeouts
 from sndr.router.metrics import Metrics
 from sndr.router.net.flow import AfterReads, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
+from sndr.router.net.resolver import Resolver
 from sndr.router.net.server import Server, ServerLimits
 from sndr.router.net.tls import Certificate, TlsListener, client_context
 from sndr.router.net.unix_socket import UnixSocket
@@ -122,6 +123,7 @@ class App:
         self.state = "starting"
         self.ticker = Ticker(loop)
         self._turns = Turns(loop)
+        self._resolver = Resolver()
         server = config.server
         self.certificate: Certificate | None = None
         if config.paths.tls_cert is not None and config.paths.tls_key is not None:
@@ -142,6 +144,7 @@ class App:
             wall_clock=time.time,
             on_change=self._readiness_changed,
             on_probe=lambda tier_id, seen: self.metrics.probed(tier_id, seen.reason.value),
+            resolver=self._resolver,
         )
         self.table = table = no_table() if table is None else table
         self._presets = table.presets
@@ -263,7 +266,7 @@ class App:
         pool = self._pools.get(key)
         if pool is None:
             origin = Origin(host, port, tls=self._tls if is_tls else None)
-            pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker, self._turns)
+            pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker, self._turns, self._resolver)
         router = self._config.router
         return Backend(
             tier,

@@ -28,6 +28,7 @@ from sndr.router.core.readiness import (
     proven,
     step,
 )
+from sndr.router.net.resolver import Resolver, literal
 from sndr.router.net.tls import client_context
 from sndr.router.wire.http1 import Malformed, ResponseReader
 
@@ -69,6 +70,7 @@ class Prober:
         wall_clock: Callable[[], float],
         on_change: Callable[[Target, TierReadiness], None] | None = None,
         on_probe: Callable[[str, Observation], None] | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
         """Make a prober that knows no tier yet.
 
@@ -79,6 +81,7 @@ class Prober:
             wall_clock: Seconds since the epoch.
             on_change: Told when a tier became ready or unready.
             on_probe: Told the tier and the result of every probe.
+            resolver: Looks names up; best shared with whoever connects to the same servers.
         """
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -87,6 +90,7 @@ class Prober:
         self._wall_clock = wall_clock
         self._on_change = on_change
         self._on_probe = on_probe
+        self._resolver = resolver or Resolver()
         self._targets: dict[_Key, Target] = {}
         self._states: dict[_Key, TierReadiness] = {}
         self._ready: dict[_Key, bool] = {}
@@ -245,9 +249,7 @@ class Prober:
         is_tls = parts.scheme == "https"
         if is_tls and self._tls is None:
             self._tls = client_context()
-        reader, writer = await asyncio.open_connection(
-            host, parts.port or (443 if is_tls else 80), ssl=self._tls if is_tls else None, limit=_READ_BYTES
-        )
+        reader, writer = await self._open(host, parts.port or (443 if is_tls else 80), self._tls if is_tls else None)
         try:
             token = self._secret(tier.auth_env) if authenticated else None
             lines = [
@@ -277,3 +279,17 @@ class Prober:
             return response.head.status, bytes(body) if coding == b"identity" else b""
         finally:
             writer.transport.abort()
+
+    async def _open(
+        self, host: str, port: int, tls: ssl.SSLContext | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the first address of the host that takes one."""
+        last: OSError | None = None
+        for _, address in literal(host) or await self._resolver.resolve(host):
+            try:
+                return await asyncio.open_connection(
+                    address, port, ssl=tls, server_hostname=None if tls is None else host, limit=_READ_BYTES
+                )
+            except OSError as error:
+                last = error
+        raise last or OSError(errno.EADDRNOTAVAIL, "the name has no address")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-import socket
 import ssl
 import time
 from collections import OrderedDict
@@ -22,6 +21,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from sndr.router.net.flow import Ticker, Turns
+from sndr.router.net.resolver import Resolver, literal
 from sndr.router.wire.http1 import HeadMemory, Malformed, ResponseHead, ResponseReader
 
 __all__ = ["Call", "Failure", "Origin", "Source", "UpstreamClient", "UpstreamPool"]
@@ -406,6 +406,7 @@ class UpstreamPool:
         "_idle",
         "_literal",
         "_origin",
+        "_resolver",
         "_room",
         "_ticker",
         "_waiting",
@@ -419,11 +420,17 @@ class UpstreamPool:
     )  # fmt: skip
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, origin: Origin, ticker: Ticker, turns: Turns | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        origin: Origin,
+        ticker: Ticker,
+        turns: Turns | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
         self.loop = loop
         self.turns = turns or Turns(loop)
         self._origin = origin
+        self._resolver = resolver or Resolver()
         self._ticker = ticker
         self._idle: list[UpstreamConnection] = []
         self._waiting: OrderedDict[Call, float] = OrderedDict()
@@ -431,7 +438,7 @@ class UpstreamPool:
         self._dialing = 0  # of these, those that are for whoever waits
         self._room = DIALS_PER_ROUND  # so many more may begin in this round of the loop
         self._counts_round = False
-        self._literal = _literal(origin.host)
+        self._literal = literal(origin.host)
         self._addresses: frozenset[str] = frozenset()
         self._watching = False
         self.memory: Final = HeadMemory()
@@ -611,8 +618,7 @@ class UpstreamPool:
 
     async def _resolve(self) -> list[tuple[int, str]]:
         """Addresses of the origin, looked up off the loop; those that vanished retire their idle connections."""
-        found = await self.loop.getaddrinfo(self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
-        addresses = [(int(family), str(address[0])) for family, _, _, _, address in found]
+        addresses = await self._resolver.resolve(self._origin.host)
         now = frozenset(address for _, address in addresses)
         if now != self._addresses:
             self._addresses = now
@@ -634,14 +640,3 @@ class UpstreamPool:
             server_hostname=origin.host if origin.tls is not None else None,
         )
         return connection
-
-
-def _literal(host: str) -> list[tuple[int, str]] | None:
-    """The address that the host is; None where it is a name."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except (OSError, UnicodeError):
-            continue
-        return [(family, host)]
-    return None

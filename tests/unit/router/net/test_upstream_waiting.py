@@ -367,9 +367,9 @@ def test_idle_connections_to_addresses_that_the_name_has_no_more_are_closed(monk
         known = ["192.0.2.1"]
 
         async def found(*_: object, **__: object) -> list[Any]:
-            return [(2, 1, 6, "", (address, 1)) for address in known]
+            return [(2, address) for address in known]
 
-        monkeypatch.setattr(pool.loop, "getaddrinfo", found)
+        monkeypatch.setattr(pool._resolver, "resolve", found)
         await ask(pool, 1)
         await pool.let(0)
         pool.answer(0)
