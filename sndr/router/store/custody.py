@@ -26,6 +26,7 @@ __all__ = [
     "check_filesystem",
     "check_platform",
     "file_problems",
+    "foreign",
     "open_directory",
     "parse_mountinfo",
     "read_file",
@@ -149,12 +150,17 @@ def _open_component(disk: Disk, name: str, flags: int, dir_fd: int | None, shown
         raise AuthorityError(code, f"{shown}: {reason}") from None
 
 
+def foreign(found: os.stat_result, shown: str) -> str:
+    """That a file is another user's. Which of the two is wrong only a person knows: root may look at a good file."""
+    return (
+        f"{shown}: belongs to uid {found.st_uid}, this process is uid {os.geteuid()}: both must be the gateway's user"
+    )
+
+
 def _check_directory(found: os.stat_result, shown: str, *, last: bool) -> None:
     if last:
         if found.st_uid != os.geteuid():
-            raise AuthorityError(
-                "route_custody_directory", f"{shown}: must belong to uid {os.geteuid()} (the router's)"
-            )
+            raise AuthorityError("route_custody_directory", foreign(found, shown))
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise AuthorityError("route_custody_directory", f"{shown}: must have mode 0700 (no group or other access)")
     elif found.st_uid not in (0, os.geteuid()):
@@ -172,8 +178,7 @@ def file_problems(found: os.stat_result, shown: str) -> list[AuthorityError]:
         text = f"{shown}: has {found.st_nlink} links; exactly one is allowed"
         problems.append(AuthorityError("route_custody_links", text))
     if found.st_uid != os.geteuid():
-        text = f"{shown}: must belong to uid {os.geteuid()} (the router's)"
-        problems.append(AuthorityError("route_custody_owner", text))
+        problems.append(AuthorityError("route_custody_owner", foreign(found, shown)))
     mode = stat.S_IMODE(found.st_mode)
     if mode != FILE_MODE:
         problems.append(AuthorityError("route_custody_mode", f"{shown}: must have mode 0600, has {mode:04o}"))

@@ -26,6 +26,7 @@ from typing import Any, Final
 from sndr.durable import temp_name
 from sndr.errors import AuthorityError
 from sndr.router.core.usage import FINISH_SHARED, SCHEMA_VERSION, START_SHARED, FinishRow, Reconciled, RunRef, StartRow
+from sndr.router.store.custody import foreign
 
 __all__ = ["COLUMNS", "Holder", "UsageDb", "at", "create", "prove", "take_lock"]
 
@@ -235,7 +236,7 @@ def check_custody(path: str) -> bool:
         if found.st_nlink != 1:
             raise AuthorityError("usage_custody", f"{name}: has {found.st_nlink} links; exactly one is allowed")
         if found.st_uid != os.geteuid():
-            raise AuthorityError("usage_custody", f"{name}: must belong to uid {os.geteuid()}")
+            raise AuthorityError("usage_custody", foreign(found, name))
         if stat.S_IMODE(found.st_mode) & 0o077:
             mode = stat.S_IMODE(found.st_mode)
             raise AuthorityError(
@@ -285,8 +286,10 @@ def take_lock(path: str) -> Lock:
             raise AuthorityError("usage_custody", f"{name}: {error.strerror}") from None
         held = os.fstat(fd)
         try:
-            if not stat.S_ISREG(held.st_mode) or held.st_uid != os.geteuid():
-                raise AuthorityError("usage_custody", f"{name}: must be a regular file of uid {os.geteuid()}")
+            if not stat.S_ISREG(held.st_mode):
+                raise AuthorityError("usage_custody", f"{name}: must be a regular file")
+            if held.st_uid != os.geteuid():
+                raise AuthorityError("usage_custody", foreign(held, name))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -98,7 +98,10 @@ def test_a_ledger_whose_place_cannot_be_looked_at_is_refused(tmp_path: Path) -> 
 def test_somebody_elses_ledger_is_refused(path: Path, db: UsageDb, monkeypatch: pytest.MonkeyPatch) -> None:
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)
-    with pytest.raises(AuthorityError, match=f"must belong to uid {other}"):
+    with pytest.raises(
+        AuthorityError,
+        match=f"belongs to uid {other - 1}, this process is uid {other}: both must be the gateway's user",
+    ):
         check_custody(str(path))
 
 
