@@ -300,19 +300,31 @@ def test_a_change_that_is_not_managed_takes_no_evidence(tmp_path: Path) -> None:
         assert operator.change(**resume)["state"] == "completed"
 
 
-@pytest.mark.req("R105", "R43", "R44")
+@pytest.mark.req("R105", "R43", "R44", "R46")
 def test_the_new_server_is_asked_for_its_name_before_and_after_the_commit_and_for_nothing_else(tmp_path: Path) -> None:
+    seen: list[int] = []
+    watchers: list[Operator] = []
+
+    def script(_: int) -> list[str]:
+        seen.extend(watcher.view()["route_revision"] for watcher in watchers)
+        return ["m2"]
+
     with (
         live(tmp_path, probe_interval_s="600") as plane,
-        Liar(lambda _: ["m2"]) as server,
-        plane.serving() as (_, operator, user),
+        Liar(script) as server,
+        plane.serving() as (gateway, operator, user),
+        Operator(gateway) as watcher,
     ):
         prepared = prepare(operator, server.base_url)
-        before = server.looks
-        receipt = operator.change(op="resume", transaction_id=prepared["transaction_id"], evidence=evidence())
-        assert server.looks >= before + 2
+        resume = operator.preview(op="resume", transaction_id=prepared["transaction_id"], evidence=evidence())
+        watchers.append(watcher)  # from here on, not in the preview: what an apply itself looks at
+        receipt = operator.apply(resume)
+        watchers.clear()
+        assert seen[0] == 1, "nobody looked before the commit"
+        assert seen[-1] == 2, "nobody looked after the commit"
         assert server.chats == 0
         codes = [event["code"] for event in receipt["events"]]
         assert codes.index("held") < codes.index("drained") < codes.index("committed") < codes.index("completed")
+        assert codes.count("drained") == 2, "the drain is proved again"
         assert user.ask("x").status_code == 200
         assert server.chats == 1
