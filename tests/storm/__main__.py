@@ -18,30 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.storm.storm import Storm, secrets_in
+from tests.support.kept import keep, results
 
 
-def storm(seed: int, seconds: float, keep: Path | None) -> dict[str, Any]:
+def storm(seed: int, seconds: float, folder_of_bad: Path | None) -> dict[str, Any]:
     """One storm in a directory of its own, as a line of the results."""
     with tempfile.TemporaryDirectory(prefix="sndr-storm-") as folder:
         one = Storm(Path(folder) / "storm", seed, seconds)
         report = one.run()
         found = [f"INV-24: {name} contains a credential" for name in secrets_in(Path(folder))]
         violations = [*report.violations, *found]
-        if violations and keep is not None:
-            left = keep / f"seed-{seed}"
+        if violations and folder_of_bad is not None:
+            left = folder_of_bad / f"seed-{seed}"
             shutil.copytree(folder, left, dirs_exist_ok=True)
             (left / "violations.txt").write_text("".join(f"{text}\n" for text in violations))
             (left / "judged.json").write_text(json.dumps(one.evidence()))
     return {**vars(report), "violations": violations}
-
-
-def results(kept: Path) -> list[dict[str, Any]]:
-    """The lines so far; one that a kill cut short is taken away, and its storm is made again."""
-    if not kept.exists():
-        return []
-    whole = [text for text in kept.read_text().splitlines(keepends=True) if text.endswith("\n")]
-    kept.write_text("".join(whole))
-    return [json.loads(text) for text in whole]
 
 
 def summary(lines: list[dict[str, Any]]) -> str:
@@ -81,8 +73,7 @@ def main() -> int:
         line = storm(seed, options.seconds, options.keep)
         lines.append(line)
         if kept is not None:
-            with kept.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            keep(kept, line)
         print(f"seed {seed}: {summary([line])}", flush=True)
         for violation in line["violations"][:20]:
             print(f"  {violation}", flush=True)

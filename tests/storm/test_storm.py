@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.storm.__main__ import results
 from tests.storm.history import Asked, History, Observation, judge
 from tests.storm.storm import Storm, secrets_in
+from tests.support.kept import keep, results
 
 STORM_S = 24  # and its start, settlement and judgement
 
@@ -116,6 +116,8 @@ def test_results_that_a_kill_cut_short_are_made_again(tmp_path: Path) -> None:
     kept.write_text('{"seconds": 60}\n{"seco')
     assert results(kept) == [{"seconds": 60}]
     assert kept.read_text() == '{"seconds": 60}\n'
+    keep(kept, {"seconds": 30})
+    assert results(kept) == [{"seconds": 60}, {"seconds": 30}]
 
 
 _Fault = Callable[[History, list[dict[str, Any]], dict[str, list[dict[str, Any]]]], object]
