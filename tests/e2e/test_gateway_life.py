@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import socket
 import threading
@@ -269,6 +270,21 @@ def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
             deadline = time.monotonic() + 10
             while ask(gateway.url, request(method="GET", path="/livez")).status != 200:
                 assert time.monotonic() < deadline
+
+
+def test_connections_are_as_many_as_the_descriptors_allow(tmp_path: Path) -> None:
+    """Two for each, the model server's too, and 64 for everything else; the soft limit is raised to the hard one."""
+    with synthetic_process() as upstream:
+        path = boot_file(tmp_path, upstream.base_url, server="max_connections = 500")
+        with gateway_process(path, shell="ulimit -S -n 90; ulimit -H -n 100") as gateway:
+            held = [Raw(gateway.url) for _ in range(18)]
+            assert held[-1].send(request(method="GET", path="/livez")).answer().status == 200
+            with connected(gateway.url) as raw:
+                assert raw.answer().status == 503
+            for raw in held:
+                raw.close()
+            limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
+            assert re.search(r"^Max open files +100 +100 ", limits, re.MULTILINE)
 
 
 def test_descriptors_running_out_gives_answers_not_a_hang(tmp_path: Path) -> None:

@@ -79,12 +79,14 @@ class Gateway:
 
 
 @contextmanager
-def gateway_process(config: Path, *arguments: str, **environ: str) -> Iterator[Gateway]:
-    """Serve `config`; the process is gone at the end."""
+def gateway_process(config: Path, *arguments: str, shell: str = "", **environ: str) -> Iterator[Gateway]:
+    """Serve `config`; the process is gone at the end. `shell` is what a shell does first in that process."""
     env = environment(**CREDENTIALS, **environ)
     for name in ("NOTIFY_SOCKET", "COVERAGE_PROCESS_START"):
         env.pop(name, None)
     command = [sys.executable, "-m", "sndr.cli", "router", "serve", "--config", os.fspath(config), *arguments]
+    if shell:
+        command = ["/bin/sh", "-ec", f'{shell}; exec "$@"', "sh", *command]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, env=env)
     gateway = Gateway(config, process)
     try:
