@@ -37,7 +37,6 @@ NOT_ACHIEVED: Final = frozenset(
 
 _CONFLICTS: Final = frozenset({409, 412, 422, 428})
 
-_AGAIN: Final = "nothing changed; look at the status and make a new preview"
 _FIX: Final = "nothing changed; correct the change and make a new preview"
 _RESTART: Final = "nothing is written any more; find out who touched the file, then restart the gateway"
 
@@ -85,7 +84,6 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "target_not_ready": "nothing changed; get the target's server ready, then make a new preview",
         "readiness_not_configured": "nothing changed; a target needs a health_path, so that readiness can be seen",
         "target_not_admitting": "nothing changed; readmit the target tier, or wait for the change that holds it",
-        "target_changed": _AGAIN,
         "precheck_failed": "nothing committed; get the right model served there, then recover",
         "cancel_target_unverified": "still held; get the original model served again, then cancel, or resume",
         "identity_mismatch": "committed and held: the server serves another model; correct it and verify, or roll back",

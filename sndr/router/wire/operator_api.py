@@ -107,7 +107,6 @@ PROBLEMS: Final[Mapping[str, Problem]] = MappingProxyType(
             409, "Readiness not configured", "The target has no health_path, so nothing shows that it is ready."
         ),
         "target_not_admitting": Problem(409, "Target not admitting", "The target is quiesced or held."),
-        "target_changed": Problem(409, "Target changed", "The target is not what it was at the preview."),
         "precheck_failed": Problem(
             409, "Precheck failed", "A proposed server did not prove that it serves its model; nothing was committed."
         ),
