@@ -83,6 +83,9 @@ def test_refusals_exit_with_3_and_change_nothing(stage: Stage) -> None:
     assert "no_effective_change" in refused(stage.run("swap", "x=a", "--yes"), 3)[0]
     assert "unknown_tier" in refused(stage.run("preview", "alias", "x=nowhere"), 3)[0]
     assert "restart_only" in refused(stage.run("preview", "replace", "a", "--set", "auth_env=X"), 3)[0]
+    assert "must be a whole number" in refused(stage.run("preview", "replace", "a", "--set", "max_concurrency=x"), 2)[0]
+    said = refused(stage.run("preview", "replace", "a", "--set", "context_limit=upstream"), 3)[0]
+    assert "replacement_unsupported: /tiers/a/context_limit: a tier whose context limit is read" in said
     for verb in ("cancel", "resume", "drain-wait"):
         assert "no_transaction" in refused(stage.run(verb), 3)[0]
     assert stage.operator.view()["write_seq"] == before
@@ -97,7 +100,6 @@ def test_words_that_mean_nothing_exit_with_2_and_ask_nobody(stage: Stage, tmp_pa
         ["replace", "a", "--set", "model=m2"],
         ["replace", "a"],
         ["preview", "replace"],
-        ["preview", "replace", "a", "--set", "max_concurrency=many"],
         ["preview", "replace", "--change", str(tmp_path / "none.json")],
         ["preview", "replace", "--change", str(tmp_path / "list.json")],
         ["apply", "id"],

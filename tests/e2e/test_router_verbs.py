@@ -31,6 +31,7 @@ admission_state_path = "admission.json"
 {extra}
 [router]
 probe_interval_s = 0.05
+probe_timeout_s = 10
 [[router.tiers]]
 id = "primary"
 base_url = "{server.base_url}"

@@ -40,6 +40,7 @@ def boot_text(
         more.get("server", ""),
         "[router]",
         f"probe_interval_s = {more.get('probe_interval_s', '1')}",
+        "probe_timeout_s = 10",  # a single fresh probe decides, also on a machine that has much else to do
         more.get("router", ""),
     ]
     for tier_id, keys in tiers.items():
