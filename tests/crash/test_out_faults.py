@@ -104,9 +104,10 @@ def test_the_lock_is_waited_for_and_then_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(target_module, "LOCK_WAIT_S", 0.1)
     target = _place(tmp_path, exists=True)
-    with FileLock(target.path + ".lock"), pytest.raises(InputError, match=r"another writer holds .*routing.json.lock"):
+    said = r"another writer holds .*routing.json.lock"
+    with FileLock(target.path + ".lock"), pytest.raises(InputError, match=said) as caught:
         write_target(target, NEW)
-    assert _content(target) == OLD
+    assert (caught.value.code, _content(target)) == ("out_locked", OLD)
     write_target(target, NEW)
     assert _content(target) == NEW
 

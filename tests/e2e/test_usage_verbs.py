@@ -232,6 +232,9 @@ def test_migration_keeps_old_values_and_totals(path: Path) -> None:
     assert rows(path, "PRAGMA user_version")[0]["user_version"] == 3
     with pytest.raises(Exception, match="schema 3"):
         UsageStore.open(str(path))
+    nowhere = sndr("migrate", "--file", str(path), "--confirm", "--backup", str(path.parent / "none" / "copy.db"))
+    assert (nowhere.returncode, ": usage_backup_failed: " in nowhere.stderr) == (2, True)
+    assert rows(path, "PRAGMA user_version")[0]["user_version"] == 3
     done = json.loads(sndr("migrate", "--file", str(path), "--confirm", "--json").stdout)
     assert (done["from_schema"], done["to_schema"], done["rows"], done["applied"]) == (3, 4, 500, True)
     assert dump(path, columns) == before
