@@ -10,6 +10,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -440,3 +441,38 @@ def test_a_model_server_that_is_not_who_it_should_be_gets_no_request(
             assert (answer.status, answer.code) == (502, "upstream_unreachable")
             assert urlsplit(url).hostname not in answer.body.decode()
     assert upstream.stats()["requests"] == before
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_model_server_that_does_not_agree_to_the_end_is_left(tmp_path: Path, loop: str) -> None:
+    pair = make_pair(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    listening = socket.create_server(("127.0.0.1", 0))
+    kept: list[ssl.SSLSocket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                secure = context.wrap_socket(listening.accept()[0], server_side=True)
+                kept.append(secure)
+                while not secure.recv(65536).endswith(b"}"):
+                    pass
+                secure.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+
+    threading.Thread(target=serve, daemon=True).start()
+    config = boot_file(tmp_path, f"https://localhost:{listening.getsockname()[1]}/v1")
+    config.write_text(config.read_text().replace('health_path = "/health"', ""))
+    with gateway_process(config, SSL_CERT_FILE=str(pair.cert), SNDR_LOOP=loop) as gateway:
+        assert gateway.url
+        at_rest = descriptors(gateway)
+        for _ in range(10):
+            with connected(gateway.url) as raw:
+                assert raw.send(request(chat())).answer().status == 200
+        deadline = time.monotonic() + 15
+        while descriptors(gateway) > at_rest:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    listening.close()
+    for one in kept:
+        one.close()

@@ -15,13 +15,13 @@ from sndr.errors import InputError
 if TYPE_CHECKING:
     from sndr.router.net.server import Connection, Server
 
-__all__ = ["Certificate", "TlsListener", "client_context"]
+__all__ = ["SHUTDOWN_S", "Certificate", "TlsListener", "client_context"]
 
 ACCEPTS_AT_ONCE: Final = 16
 PAUSE_S: Final = 1.0
 """Until the next look at the accept queue when there is no descriptor to take a connection with."""
 SHUTDOWN_S: Final = 2.0
-"""How long a client may take to agree that a connection is closed."""
+"""How long the other side may take to agree that a connection is closed."""
 _PROTOCOLS: Final = ["http/1.1"]
 
 

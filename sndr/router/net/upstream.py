@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 from sndr.router.net.flow import Ticker, Turns
 from sndr.router.net.resolver import Resolver, literal
+from sndr.router.net.tls import SHUTDOWN_S
 from sndr.router.wire.http1 import HeadMemory, Malformed, ResponseHead, ResponseReader
 
 __all__ = ["Call", "Failure", "Origin", "Source", "UpstreamClient", "UpstreamPool"]
@@ -638,5 +639,6 @@ class UpstreamPool:
             family=family,
             ssl=origin.tls,
             server_hostname=origin.host if origin.tls is not None else None,
+            ssl_shutdown_timeout=SHUTDOWN_S if origin.tls is not None else None,
         )
         return connection
