@@ -135,6 +135,10 @@ def test_framing_without_end_breaks_an_answer_off(url: str, upstream: RawUpstrea
         assert b"\r\n0\r\n\r\n" not in data
         found = operator_get(url, f"/v1/requests/{name}")
         assert (found["outcome"], found["error_code"]) == ("upstream_error", "upstream_protocol")
+    upstream.script("at-once", [head, 0.05, b"1\r\n{\r\n0\r\na: " + b"b" * 60_000 + b"\r\n\r\n"])
+    with connected(url) as raw:
+        assert b"\r\n0\r\n\r\n" not in raw.send(request(chat(), headers={"x-request-id": "at-once"})).rest()
+    assert operator_get(url, "/v1/requests/at-once")["error_code"] == "upstream_protocol"
     # What takes a byte of framing for a byte of body is odd and harmless.
     upstream.script("small", [head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"])
     assert ask(url, request(chat(), headers={"x-request-id": "small"})).body == b"x" * 20_000

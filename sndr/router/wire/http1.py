@@ -859,7 +859,7 @@ class ResponseReader:
         data = body[0] if len(body) == 1 else b"".join(body)
         body.clear()
         self._overhead += size - 16 * len(data)
-        if self._overhead > CHUNK_OVERHEAD_MAX and not chunks.complete:  # what follows the end is no framing
+        if self._overhead > CHUNK_OVERHEAD_MAX and not chunks.surplus:  # what follows the end is no framing
             raise Malformed("too much framing for the chunked body")
         return data
 
