@@ -478,18 +478,28 @@ class RequestReader:
 
         Does what `feed`, `head` and `body` would do.
         """
-        head = self._known
-        if head is None or self._frame is None or self._buffer or not self.complete:
+        head, frame = self._known, self._frame
+        if head is None or frame is None or self._buffer or not self.complete:
             return None
-        at = self._frame.body_at(data)
+        at = frame.body_at(data)
+        own: tuple[Field, ...] = ()
         if not at:
-            return None
+            if head.own:
+                at, own = self._body_behind_own(frame, data)
+            if not at:
+                return None
         body = data[at:]
         head.content_length = length = len(body)
         head.has_body = length > 0
-        if head.own:
-            head.renew(())
+        if own or head.own:
+            head.renew(own)
         return head, body
+
+    def _body_behind_own(self, frame: _Frame, data: bytes) -> tuple[int, tuple[Field, ...]]:
+        """As `_Frame.body_at`, for a head with lines of its own, and those."""
+        end = data.find(_BLANK, 0, self._head_max) + 4
+        lasting, own = _apart(data[:end])
+        return (end, own) if frame.match(lasting) == (len(lasting), len(data) - end) else (0, ())
 
     def head(self) -> RequestHead | None:
         """The next request's head, or None while it is incomplete. Only when `complete`.

@@ -50,6 +50,44 @@ def test_a_request_that_is_not_exactly_a_repetition_is_left_to_the_reader(length
     assert (known.complete, known.buffered) == (True, 0)
 
 
+OWN = (
+    b"POST /v1/x HTTP/1.1\r\nHost: h\r\nX-Request-Id: %b\r\nContent-Length: %b\r\ntraceparent: %b\r\n"
+    b"Accept: */*\r\n\r\n%b"
+)
+
+
+def numbering() -> RequestReader:
+    made = RequestReader(4096)
+    made.feed(OWN % (b"one", b"2", b"00-1", b"hi"))
+    assert made.head() is not None
+    assert made.body() == b"hi"
+    return made
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"x" * 12_345])
+def test_a_whole_request_that_only_names_itself_differently_is_read_at_once(body: bytes) -> None:
+    known = numbering()
+    for number in (b"two", b"three"):
+        found = known.repeat(OWN % (number, b"%d" % len(body), b"00-2", body))
+        assert found is not None
+        head, got = found
+        assert (got, head.content_length, head.has_body) == (body, len(body), bool(body))
+        assert (head.fields[b"x-request-id"], head.fields[b"traceparent"]) == (number, b"00-2")
+        assert [name for name, _, _ in head.headers].count(b"x-request-id") == 1
+        assert (known.complete, known.buffered) == (True, 0)
+
+
+@pytest.mark.parametrize(("length", "body"), NEAR_MISSES)
+def test_one_that_differs_in_more_is_left_to_the_reader(length: bytes, body: bytes) -> None:
+    known = numbering()
+    assert known.repeat(OWN % (b"two", length, b"00-2", body)) is None
+    assert known.repeat((OWN % (b"two", b"1", b"00-2", b"x")).replace(b"*/*", b"*/x")) is None
+    assert known.repeat(OWN % (b"t" * 5000, b"1", b"00-2", b"x")) is None
+    assert known.repeat(b"\r\n" + OWN % (b"two", b"1", b"00-2", b"x")) is None
+    assert known.repeat(b"POST") is None
+    assert (known.complete, known.buffered) == (True, 0)
+
+
 def test_no_request_is_read_at_once_beside_unread_bytes() -> None:
     known = reader()
     known.feed(b"PO")
