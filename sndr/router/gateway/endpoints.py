@@ -401,12 +401,12 @@ class Gateway:
             return -1
         return self._max_body_bytes
 
-    def accept_request(self, connection: Connection, body: bytes) -> None:
+    def accept_request(self, connection: Connection, body: bytes | memoryview) -> None:
         """Answer a complete request."""
         context: Context = connection.context
         context.request_bytes = len(body)
         if context.endpoint is None:
-            self._answer_other(connection, context, body)
+            self._answer_other(connection, context, bytes(body))
             return
         upload = context.upload
         if upload is not None:

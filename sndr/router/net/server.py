@@ -91,7 +91,7 @@ class Application(Protocol):
         """
         ...
 
-    def accept_request(self, connection: Connection, body: bytes) -> None:
+    def accept_request(self, connection: Connection, body: bytes | memoryview) -> None:
         """Answer a complete request: `respond` now, or `answer_later` with a responder."""
         ...
 
@@ -525,7 +525,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._busy = False
 
-    def _read_whole(self, head: RequestHead, body: bytes) -> None:
+    def _read_whole(self, head: RequestHead, body: bytes | memoryview) -> None:
         """A request that arrived in one piece."""
         self._busy = True
         self._head = head
@@ -538,7 +538,7 @@ class Connection(asyncio.Protocol):
                 if len(body) > room:
                     raise Malformed("the request body is too large", 413)
                 if self._sink is not None:
-                    self._sink.write(body)
+                    self._sink.write(bytes(body))
                     body = b""
                 self._dispatch(body)
         except Malformed as fault:
@@ -602,7 +602,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         self._deadline = min(server.ticker.now + server.limits.body_timeout_s, self._body_end)
 
-    def _dispatch(self, body: bytes) -> None:
+    def _dispatch(self, body: bytes | memoryview) -> None:
         self._state = _ANSWER
         if self._sink is not None:
             self._sink = None

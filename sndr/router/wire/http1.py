@@ -51,6 +51,8 @@ CHUNK_OVERHEAD_MAX: Final = 16_384
 """Bytes of chunk sizes, extensions and trailers beyond sixteen for each byte of the body."""
 RESPONSE_HEAD_MAX: Final = 65_536
 TARGET_MAX: Final = 8_192
+VIEWED_FROM: Final = 4_096
+"""Bytes from which the rest of a text is looked at in its place; of a shorter one a copy costs less."""
 
 _REASONS: Final = {
     100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 400: "Bad Request",
@@ -473,7 +475,7 @@ class RequestReader:
         """Add bytes read from the connection."""
         self._buffer = self._buffer + data if self._buffer else data
 
-    def repeat(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+    def repeat(self, data: bytes) -> tuple[RequestHead, bytes | memoryview] | None:
         """Head and body, where `data` is one whole request whose head repeats the last one; else nothing happens.
 
         Does what `feed`, `head` and `body` would do.
@@ -488,7 +490,7 @@ class RequestReader:
                 at, own = self._body_behind_own(frame, data)
             if not at:
                 return None
-        body = data[at:]
+        body: bytes | memoryview = data[at:] if len(data) < VIEWED_FROM else memoryview(data)[at:]
         head.content_length = length = len(body)
         head.has_body = length > 0
         if own or head.own:

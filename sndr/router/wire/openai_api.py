@@ -17,6 +17,7 @@ import msgspec
 
 from sndr.contract import HINT_MEMBERS
 from sndr.errors import RequestError
+from sndr.router.wire.http1 import VIEWED_FROM
 
 __all__ = ["ChatRequest", "Dialect", "Piece", "Refused", "Usage", "encode_error", "encode_error_event", "error_type",
            "parse", "rename_model"]  # fmt: skip
@@ -74,8 +75,6 @@ _TEXT: Final = msgspec.json.Decoder(str)
 _INTEGER: Final = msgspec.json.Decoder(int)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode: Final = msgspec.json.encode
-SHORT: Final = 4096
-"""Of texts below this size a part is copied rather than looked at in its place: that costs less."""
 _TOKENS_MEMBERS: Final = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 _READ: Final = _TOKENS_MEMBERS | {"model", "stream", "stream_options", "tools", "functions", "background"}
 _HINTS: Final = frozenset(HINT_MEMBERS)
@@ -129,7 +128,7 @@ class ChatRequest:
     source: ClassVar[None] = None
     source_bytes: ClassVar[int] = 0
 
-    def __init__(self, body: bytes, members: _Members) -> None:
+    def __init__(self, body: bytes | memoryview, members: _Members) -> None:
         self._body = body
         self._members = members
         model: msgspec.Raw | None = None
@@ -210,7 +209,7 @@ class ChatRequest:
             if served_model is None:
                 return (body,)
             start, end = place
-            return (body[:start], served_model, body[end:] if len(body) < SHORT else memoryview(body)[end:])
+            return (body[:start], served_model, body[end:] if len(body) < VIEWED_FROM else memoryview(body)[end:])
         parts: list[Any] = [b"{"]
         add = parts.append
         present: set[str] | None = set() if force or default else None
@@ -306,15 +305,19 @@ def _without_hints(raw: msgspec.Raw) -> Any:
     return b"{" + b",".join([_encode(name) + b":" + bytes(value) for name, value in kept]) + b"}"
 
 
-def parse(body: bytes) -> ChatRequest:
+def parse(body: bytes | memoryview) -> ChatRequest:
     """Decode a request body.
+
+    Args:
+        body: As bytes, or where it is in the bytes that came.
 
     Raises:
         Refused: 400 with `invalid_json` or `invalid_request`.
     """
     try:
-        if not body.isascii():
-            body.decode()
+        around = body if isinstance(body, bytes) else body.obj
+        if not (isinstance(around, bytes) and around.isascii()):
+            str(body, "utf-8")
         members = _MEMBERS.decode(body)
     except msgspec.ValidationError:
         raise Refused(400, "invalid_json", "the request body is not a JSON object") from None

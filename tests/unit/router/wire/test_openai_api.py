@@ -159,3 +159,18 @@ def test_error_bodies_follow_the_dialect() -> None:
     assert encode_error_event(Dialect.OPENAI, 502, "c", "m").startswith(b'data: {"error":')
     assert encode_error_event(Dialect.ANTHROPIC, 502, "c", "m").startswith(b"event: error\ndata: ")
     assert b'"sequence_number":8' in encode_error_event(Dialect.RESPONSES, 502, "c", "m", 8)
+
+
+@pytest.mark.parametrize("content", ["x" * 9000, "é" * 9000])
+def test_a_body_is_read_and_sent_on_from_the_middle_of_what_came(content: str) -> None:
+    body = json.dumps({"messages": content, "model": "A", "x": 1}, ensure_ascii=False, separators=(",", ":")).encode()
+    viewed = memoryview(b"\xe9 head\r\n\r\n" + body)[10:]
+    assert viewed == body
+    assert b"".join(parse(viewed).pieces(b'"m1"')) == body.replace(b'"A"', b'"m1"')
+    assert b"".join(parse(viewed).pieces(None)) == body
+
+
+def test_bad_characters_are_refused_wherever_the_body_is() -> None:
+    with pytest.raises(Refused) as caught:
+        parse(memoryview(b'head{"model":"a","x":"\xff"}')[4:])
+    assert caught.value.code == "invalid_json"
