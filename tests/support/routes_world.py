@@ -256,7 +256,6 @@ class RoutesWorld:
         }
         self.log: list[tuple[str, Mapping[str, object]]] = []
         self.leases: list[Lease] = []
-        self.tier_view: Callable[[str], dict[str, Any]] = lambda tier_id: {"id": tier_id}
         self._ids = itertools.count()
         self.loop.set_exception_handler(self._broke)
         self.start(record)
@@ -311,6 +310,10 @@ class RoutesWorld:
             own_hosts=frozenset(),
             table=no_table(),
         )
+
+    def tier_view(self, tier_id: str) -> dict[str, Any]:
+        """What the gateway shows of a tier beside its leases and rows."""
+        return {"id": tier_id}
 
     async def _open(self, record: rc.Record) -> None:
         self.coordinator.open(record)

@@ -292,7 +292,7 @@ def test_the_largest_view_is_one_that_the_client_reads() -> None:
         )
 
     world.prober.state = state  # type: ignore[method-assign]
-    world.tier_view = made.management.tier_view
+    world.tier_view = made.management.tier_view  # type: ignore[method-assign]
     move = {"op": "alias_update", "aliases": {"x": {"tier": "t01"}}}
     preview = json.loads(made.call("POST", "/v1/admin/routes/preview", move).body)
     wanted = {"preview_id": preview["preview_id"], "preview_sha256": preview["preview_sha256"], "confirm": True}
