@@ -143,9 +143,17 @@ class TlsListener:
         """
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
+        missing: OSError | None = None
         try:
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                sockets.append(socket.create_server(address, family=family, backlog=backlog))
+                try:
+                    sockets.append(socket.create_server(address, family=family, backlog=backlog))
+                except OSError as error:
+                    if error.errno != errno.EAFNOSUPPORT:
+                        raise
+                    missing = error  # a name may have an IPv6 address where there is no IPv6
+            if missing is not None and not sockets:
+                raise missing
         except OSError:
             for one in sockets:
                 one.close()
