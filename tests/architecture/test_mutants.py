@@ -20,6 +20,8 @@ from sndr.router.core.admission import Lease, TierRuntime
 from sndr.router.gateway.relay import Exchange
 from sndr.router.store.ledger import UsageLedger
 from tests.property import test_admission_machine as admission
+from tests.storm.mutants import FAULTS as OF_THE_STORM
+from tests.storm.mutants import edited
 from tests.support.broken_writers import BROKEN
 from tests.support.cli import ROOT
 from tests.support.machine_mutants import MUTANTS as OF_THE_MACHINE
@@ -142,6 +144,14 @@ def test_a_fault_that_does_not_fit_any_more_is_an_error() -> None:
     stale = Mutant("stale", Lease, "release", "no such line", "pass")
     with pytest.raises(ValueError, match="does not contain"), stale.applied():
         pass
+
+
+@pytest.mark.parametrize("name", OF_THE_STORM)
+def test_the_place_of_a_storm_s_fault_is_still_there(name: str) -> None:
+    """Whether a storm sees it is tried by hand (`python -m tests.storm.mutants`): that takes minutes."""
+    for place, text in edited(name).items():
+        assert text != (ROOT / place).read_text("utf-8")
+        compile(text, str(place), "exec")
 
 
 def _table() -> str:

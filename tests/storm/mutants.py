@@ -140,24 +140,37 @@ FAULTS: dict[str, tuple[Edit, ...]] = {
 }  # fmt: skip
 
 
-def broken(name: str, folder: Path) -> Path:
-    """A checkout with one fault.
+def edited(name: str) -> dict[Path, str]:
+    """The text that files of the product have with one fault, by their place in a checkout.
 
     Raises:
         ValueError: Its place in the source has changed, and so must the fault.
     """
+    texts: dict[Path, str] = {}
+    for edit in FAULTS[name]:
+        place = Path("sndr", "router", edit.file)
+        text = texts.get(place) or (ROOT / place).read_text("utf-8")
+        if text.count(edit.old) != 1:
+            raise ValueError(f"{name}: {place} does not contain {edit.old!r} once")
+        texts[place] = text.replace(edit.old, edit.new)
+    return texts
+
+
+def broken(name: str, folder: Path) -> Path:
+    """A checkout with one fault.
+
+    Raises:
+        ValueError: As `edited`.
+    """
+    texts = edited(name)
     for part in ("sndr", "tests", "presets", "schemas", "pyproject.toml"):
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / part)
-    for edit in FAULTS[name]:
-        path = folder / "sndr" / "router" / edit.file
-        text = path.read_text("utf-8")
-        if text.count(edit.old) != 1:
-            raise ValueError(f"{name}: sndr/router/{edit.file} does not contain {edit.old!r} once")
-        path.write_text(text.replace(edit.old, edit.new), "utf-8")
+    for place, text in texts.items():
+        (folder / place).write_text(text, "utf-8")
     return folder
 
 
