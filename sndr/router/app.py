@@ -255,6 +255,14 @@ class App:
         """Whole seconds since the process made the application."""
         return int(self._loop.time() - self._started)
 
+    @property
+    def dropped_log_lines(self) -> dict[str, int]:
+        """Lines that nobody took, by log."""
+        dropped = {"requests": self.journal.dropped}
+        if self.decisions is not None:
+            dropped["decisions"] = self.decisions.dropped
+        return dropped
+
     def backend(self, tier: Tier, *, is_probed: bool = True) -> Backend:
         """What the data plane needs to talk to a tier's server."""
         parts = urlsplit(tier.base_url)

@@ -329,6 +329,7 @@ class Process(Protocol):
         listen: Addresses as bound.
         started_at: Wall clock, seconds since the epoch.
         uptime_s: Whole seconds.
+        dropped_log_lines: Lines that nobody took, by log: `requests`, and `decisions` where there is one.
     """
 
     @property
@@ -339,6 +340,8 @@ class Process(Protocol):
     def started_at(self) -> float: ...
     @property
     def uptime_s(self) -> int: ...
+    @property
+    def dropped_log_lines(self) -> Mapping[str, int]: ...
 
 
 class Thread(Protocol):

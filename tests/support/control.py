@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from sndr.router.control.api import Management
 from sndr.router.control.quiescence import Quiescence
@@ -184,6 +184,7 @@ class FakeProcess:
     state = "serving"
     started_at = 1780000000.25
     uptime_s = 12
+    dropped_log_lines: ClassVar[Mapping[str, int]] = {"requests": 7}
 
     @property
     def listen(self) -> list[str]:

@@ -205,7 +205,7 @@ def _running(tier: Mapping[str, Any]) -> str:
 
 
 def _status_text(it: Mapping[str, Any], where: Where) -> str:
-    from sndr.cli.router.text import ago, span, table
+    from sndr.cli.router.text import ago, count, span, table
 
     lines = [
         f"sndr {it['version']} {it['state']} on {', '.join(it['listen'])} for {span(it['uptime_s'])}",
@@ -218,6 +218,11 @@ def _status_text(it: Mapping[str, Any], where: Where) -> str:
             if ledger["enabled"]
             else "ledger: off"
         )
+    lines += [
+        f"log of {name}: {count(lost, 'line')} dropped that nobody took"
+        for name, lost in it.get("dropped_log_lines", {}).items()
+        if lost
+    ]
     if it.get("routing_table") is not None:
         lines += _table_lines(it["routing_table"])
     if it.get("route_authority") is not None:

@@ -211,6 +211,7 @@ class Management:
         if is_operator:
             document["purpose_models"] = [_purpose(*key, runtime) for key, runtime in self._gate.purposes.items()]
             document["ledger"] = self._ledger_status()
+            document["dropped_log_lines"] = self._process.dropped_log_lines
         table = None if self._table is None else await self._table.view()
         if table is not None and not is_operator:
             table = {name: table[name] for name in ("state", "content_sha256")}
@@ -381,6 +382,8 @@ class Management:
                    [((runtime.tier_id, str(runtime.generation)), runtime.leases) for runtime in every]),
             Family("sndr_connections", "gauge", "Open connections.", ("side",),
                    [((side,), count) for side, count in gate.connections().items()]),
+            Family("sndr_log_lines_dropped_total", "counter", "Log lines that nobody took.", ("log",),
+                   [((name,), count) for name, count in self._process.dropped_log_lines.items()]),
             Family("sndr_build_info", "gauge", "The running release.", ("version",), [((__version__,), 1)]),
             Family("sndr_config_info", "gauge", "The boot configuration.", ("sha256",),
                    [((self._config.config_sha256,), 1)]),

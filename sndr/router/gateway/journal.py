@@ -167,7 +167,8 @@ class Journal:
             return
         lines, self._lines = self._lines, []
         if self._backlog > BACKLOG_BYTES:
-            self.dropped += len(lines)
+            with self._lock:
+                self.dropped += len(lines)
             return
         data = self._encode(lines)  # all at once: that costs a third of one call for each
         with self._lock:
@@ -198,7 +199,8 @@ class Journal:
                     is_torn = view[taken - 1] != 0x0A
                     view = view[taken:]
             except OSError:
-                self.dropped += min(bytes(view).count(b"\n"), data.count(b"\n"))
+                with self._lock:
+                    self.dropped += min(bytes(view).count(b"\n"), data.count(b"\n"))
             with self._lock:
                 self._backlog -= len(data)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from sndr.cli.router.advice import Where
+from sndr.cli.router.online import _status_text
 from sndr.cli.router.text import ago, span, table
 
 
@@ -37,3 +40,13 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.count("\x1b") for line in table(rows)] == [2, 2, 2, 0]
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("\x1b" in line for line in table(rows))
+
+
+def test_the_status_says_how_many_log_lines_nobody_took() -> None:
+    it: dict[str, Any] = {
+        "version": "1", "state": "serving", "listen": ["127.0.0.1:8710"], "uptime_s": 1, "config_sha256": "0" * 64,
+        "tiers": [], "aliases": {}, "dropped_log_lines": {"requests": 1, "decisions": 0},
+    }  # fmt: skip
+    text = _status_text(it, Where(None, None, None))
+    assert "log of requests: 1 line dropped that nobody took\n" in text
+    assert "decisions" not in text

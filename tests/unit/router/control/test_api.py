@@ -22,8 +22,9 @@ TIER_KEYS = [
 ]  # fmt: skip
 STATUS_KEYS = [
     "object", "version", "started_at", "uptime_s", "state", "listen", "config_sha256", "aliases", "tiers",
-    "purpose_models", "ledger", "routing_table",
+    "purpose_models", "ledger", "dropped_log_lines", "routing_table",
 ]  # fmt: skip
+OPERATORS_OWN = ("purpose_models", "ledger", "dropped_log_lines")
 
 
 def run(script: Callable[[Plane], Awaitable[None]], text: str = BOOT, *, ledger: bool = True) -> None:
@@ -60,6 +61,7 @@ def test_an_operator_sees_everything_in_status() -> None:
         assert status["started_at"] == "2026-05-28T20:26:40Z"
         assert status["aliases"] == {"llm.primary": {"tier": "a"}, "small": {"tier": "b"}}
         assert status["ledger"] == {"enabled": True, "unresolved": 3, "lag_ms": 2, "rows": 10}
+        assert status["dropped_log_lines"] == {"requests": 7}
         first, second = status["tiers"]
         assert list(first) == TIER_KEYS
         assert (first["id"], first["in_flight"], first["reason"]) == ("a", 1, "identity_passed")
@@ -74,7 +76,7 @@ def test_a_client_sees_its_own_routes_and_no_address() -> None:
         await plane.call("POST", "/v1/admin/tiers/b/quiesce", b'{"reason":"inside"}')
         answer = await plane.call("GET", "/v1/router/status", role="client", client="narrow")
         status = document(answer)
-        assert list(status) == [key for key in STATUS_KEYS if key not in ("ledger", "purpose_models")]
+        assert list(status) == [key for key in STATUS_KEYS if key not in OPERATORS_OWN]
         assert status["aliases"] == {"small": {"tier": "b"}}
         assert [tier["id"] for tier in status["tiers"]] == ["b"]
         hidden = {"base_url", "observed_models", "quiesce_reason"}
@@ -248,6 +250,7 @@ def test_metrics_take_their_credential_or_the_operators() -> None:
             'sndr_route_leases{tier="a",generation="1"} 1',
             'sndr_connections{side="upstream_idle"} 2',
             "sndr_ledger_lag_seconds 0.002",
+            'sndr_log_lines_dropped_total{log="requests"} 7',
             'sndr_usage_unresolved{tier="b"} 0',
             f'sndr_build_info{{version="{__version__}"}} 1',
             f'sndr_config_info{{sha256="{plane.config.config_sha256}"}} 1',
