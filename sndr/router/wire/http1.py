@@ -538,8 +538,9 @@ class RequestReader:
                 head.renew(own)
             return head
         head = self._parse(raw)
-        # Only heads whose differences can be the length and the lines set apart are remembered.
-        remembered = not (head.chunked or head.expects_continue or (own and not head.separate(own)))
+        # Only heads whose differences can be the length and the lines set apart are remembered, and only where such
+        # lines mean the same in each that may follow, also if this one has none.
+        remembered = head.separate(own) and not (head.chunked or head.expects_continue)
         self._frame = _Frame.of(lasting) if remembered else None
         self._known = None if self._frame is None else head
         if memory is not None and self._frame is not None:
