@@ -41,6 +41,7 @@ CHUNK_ROWS: Final = 64
 ALIKE_ROWS: Final = 8
 """Rows of a batch are written by what they share when that makes groups of this size on average."""
 FILE_MODE: Final = 0o600
+INDEX_PIECE_BYTES: Final = 32_768
 KEY_MAX: Final = (1 << 63) - 1
 
 _RUNS_V3: Final = """CREATE TABLE runs(
@@ -343,7 +344,7 @@ def create(path: str) -> None:
         finally:
             os.close(fd)
     except (OSError, sqlite3.Error) as error:
-        raise AuthorityError("usage_unusable", f"{path}: {_reason(error)}") from None
+        raise AuthorityError("usage_unusable", f"{path}: {_reason(error, path)}") from None
 
 
 def _wrong_version(path: str, version: int) -> AuthorityError:
@@ -354,10 +355,24 @@ def _wrong_version(path: str, version: int) -> AuthorityError:
     return AuthorityError("usage_schema_new", f"{path}: schema {version} was written by a later version")
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
+    # SQLite has a word of its own for a disk that is full, but not where its index of the WAL finds no room.
+    if isinstance(error, sqlite3.OperationalError) and reason == "disk I/O error" and _is_full(path):
+        return f"{reason}: the disk is full"
+    return reason
+
+
+def _is_full(path: str) -> bool:
+    """Whether the disk has no room for one more piece of the index of the WAL."""
+    try:
+        found = os.statvfs(os.path.dirname(os.path.abspath(path)))
+    except OSError:
+        return False
+    free = found.f_bavail if os.geteuid() else found.f_bfree
+    return free * found.f_frsize < INDEX_PIECE_BYTES
 
 
 class UsageDb:
@@ -395,7 +410,7 @@ class UsageDb:
         except sqlite3.Error as error:
             broken = not isinstance(error, sqlite3.OperationalError)
             code = "usage_not_a_ledger" if broken else "usage_unusable"
-            raise AuthorityError(code, f"{path}: {_reason(error)}") from None
+            raise AuthorityError(code, f"{path}: {_reason(error, path)}") from None
         return cls(path, db, version)
 
     @staticmethod
@@ -443,16 +458,18 @@ class UsageDb:
         if _file(self.path) != self._file:  # rows in a file without a name would be durable for nobody
             raise sqlite3.OperationalError("the file is no longer where it was opened")
         db = self._db
-        db.execute("BEGIN IMMEDIATE")
         try:
+            db.execute("BEGIN IMMEDIATE")
             yield db
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if db.in_transaction:
                 try:
                     db.execute("ROLLBACK")
                 except sqlite3.Error:
                     self.reopen()
+            if isinstance(error, sqlite3.OperationalError) and (reason := _reason(error, self.path)) != str(error):
+                raise sqlite3.OperationalError(reason) from error
             raise
 
     # rows

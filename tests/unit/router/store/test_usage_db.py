@@ -8,6 +8,7 @@ import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,6 +256,27 @@ def test_a_connection_that_cannot_roll_back_is_replaced_and_nothing_of_it_is_kep
     assert db.max_route_revision("a") is None
     db.write([(1, start_row(1), None)], (), (), {"a": 3})
     assert db.max_route_revision("a") == 3
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, "disk I/O error: the disk is full"), (1 << 30, "disk I/O error")])
+def test_a_full_disk_is_said_where_sqlite_calls_it_an_error_of_the_disk(
+    path: Path, db: UsageDb, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    """SQLite does so where the index of the WAL must grow, which is the first thing that anybody needs who opens it."""
+    real = os.statvfs(path.parent)
+    shown = SimpleNamespace(f_bavail=free, f_bfree=free, f_frsize=real.f_frsize)
+    monkeypatch.setattr(os, "statvfs", lambda _: shown)
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(sqlite3.OperationalError) as failed, db.transaction():
+        fail()
+    assert str(failed.value) == said
+    monkeypatch.setattr(UsageDb, "_connect", fail)
+    with pytest.raises(AuthorityError) as refused:
+        UsageDb.open(str(path), readonly=True)
+    assert refused.value.message == f"{path}: {said}"
 
 
 def test_a_transaction_that_sqlite_has_ended_is_not_rolled_back_again(db: UsageDb) -> None:
