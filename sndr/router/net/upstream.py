@@ -326,7 +326,7 @@ class UpstreamConnection(asyncio.Protocol):
             # not waited for, which a server that reads no further would make a wait for ever.
             self._stop_feed()
             transport.abort()
-        elif reusable and transport is not None:
+        elif reusable and transport is not None and pool.may_keep(self.address):
             if self._paused:
                 self.resume()
             self._used = True
@@ -479,6 +479,10 @@ class UpstreamPool:
             call.waits_in = self._waiting
             self._dial_for_waiting()
         return call
+
+    def may_keep(self, address: str) -> bool:
+        """Whether the origin still has an address, as far as it was looked up last."""
+        return not self._addresses or address in self._addresses
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Take a connection that is free: whoever has waited longest gets it."""

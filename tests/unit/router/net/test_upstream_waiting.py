@@ -383,3 +383,29 @@ def test_idle_connections_to_addresses_that_the_name_has_no_more_are_closed(monk
         assert [transport.closed for _, transport in pool.made] == [True, False]
 
     run(main)
+
+
+def test_a_connection_whose_address_vanished_while_it_was_busy_is_given_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        pool = Pool("name")
+        known = ["192.0.2.1"]
+
+        async def found(*_: object, **__: object) -> list[Any]:
+            return [(2, address) for address in known]
+
+        monkeypatch.setattr(pool._resolver, "resolve", found)
+        (busy,), _ = await ask(pool, 1)
+        await pool.let(0)
+        known[:] = ["192.0.2.2"]
+        (waiting,), _ = await ask(pool, 1)
+        pool.answer(0)
+        assert (busy.status, waiting.status, pool.idle) == (200, None, 0)
+        assert pool.made[0][1].closed
+        await pool.let(1)
+        pool.answer(1)
+        assert (waiting.status, pool.idle, pool.at_rest()) == (200, 1, True)
+        assert [address for address, _ in pool.begun] == ["192.0.2.1", "192.0.2.2"]
+
+    run(main)
