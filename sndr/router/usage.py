@@ -15,7 +15,7 @@ import re
 import sqlite3
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -52,6 +52,8 @@ GROUPS: Final[Mapping[str, str]] = {
 }
 """What a report can be grouped by, with its SQL."""
 
+_TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
+_BYTES: Final = ("request_bytes", "response_bytes")
 _COUNTS: Final = tuple(outcome.value for outcome in Outcome)
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -165,23 +167,27 @@ def report(path: str, by: str, since: int | None = None) -> dict[str, Any]:
         ControlError: `usage_unusable`.
     """
     counts = ", ".join(f"sum(outcome = '{name}') AS {name}" for name in _COUNTS)
-    sums = ", ".join(
-        f"coalesce(sum({name}), 0) AS {name}" for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
-    )
     sql = (
-        f"SELECT {GROUPS[by]} AS key, count(*) AS requests, {counts}, sum(outcome IS NULL) AS unresolved, {sums},"  # noqa: S608 -- our own names
-        " sum(outcome = 'completed' AND completion_source = 'absent') AS completed_without_usage,"
-        " sum(request_bytes) AS request_bytes, sum(coalesce(response_bytes, 0)) AS response_bytes"
-        " FROM requests WHERE started_at >= ? GROUP BY 1 ORDER BY 1"
+        f"SELECT {GROUPS[by]} AS key, count(*) AS requests, {counts}, sum(outcome IS NULL) AS unresolved,"  # noqa: S608 -- our own names
+        f" {_sums(_TOKENS)}, sum(outcome = 'completed' AND completion_source = 'absent') AS completed_without_usage,"
+        f" {_sums(_BYTES)} FROM requests WHERE started_at >= ? GROUP BY 1 ORDER BY 1"
     )
     with _opened(path) as db:
-        groups = _dicts(db, sql, (0 if since is None else since,))
-    return {
-        "object": "usage.report",
-        "by": by,
-        "since": at(since),
-        "groups": [{name: value or 0 if name != "key" else value for name, value in g.items()} for g in groups],
-    }
+        groups = [_whole(group) for group in _dicts(db, sql, (0 if since is None else since,))]
+    return {"object": "usage.report", "by": by, "since": at(since), "groups": groups}
+
+
+def _sums(names: Iterable[str]) -> str:
+    # In two halves: the rows of an old ledger may hold anything up to 2^63-1, of which SQLite adds no two.
+    return ", ".join(f"sum({name} >> 32) AS {name}, sum({name} & 4294967295) AS {name}_low" for name in names)
+
+
+def _whole(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of a report with its halves put together, and 0 where there is nothing to add."""
+    whole = {name: value if name == "key" else value or 0 for name, value in group.items()}
+    for name in (*_TOKENS, *_BYTES):
+        whole[name] = (whole[name] << 32) + whole.pop(f"{name}_low")
+    return whole
 
 
 _DECISION: Final = (

@@ -356,6 +356,26 @@ def test_what_an_old_ledger_may_hold_is_migrated_and_read(path: Path) -> None:
     assert len(lines) == 7
 
 
+def test_a_report_adds_whatever_numbers_an_old_ledger_holds(path: Path) -> None:
+    most = 2**63 - 1
+    write_v3(path, rows=4, unresolved=0)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE requests SET alias='one', prompt_tokens=?, completion_tokens=-7, response_bytes=NULL", (most,))
+    db.execute("UPDATE requests SET prompt_tokens=5, completion_tokens=3, response_bytes=? WHERE seq=1", (most,))
+    db.close()
+    assert sndr("migrate", "--file", str(path), "--confirm").returncode == 0
+    done = sndr("report", "--file", str(path), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    (group,) = json.loads(done.stdout)["groups"]
+    assert (group["prompt_tokens"], group["completion_tokens"]) == (3 * most + 5, -18)
+    assert (group["cached_tokens"], group["response_bytes"]) == (0, most)
+    assert list(group)[-6:] == [
+        "prompt_tokens", "completion_tokens", "cached_tokens", "completed_without_usage", "request_bytes",
+        "response_bytes",
+    ]  # fmt: skip
+    assert str(3 * most + 5) in sndr("report", "--file", str(path)).stdout
+
+
 def test_a_running_ledger_refuses_the_migration(path: Path) -> None:
     store = UsageStore.open(str(path))
     done = sndr("migrate", "--file", str(path), "--confirm")
