@@ -294,9 +294,11 @@ class _Sibling:
         self.completed += 1
         if row["first_byte_ms"] is not None:
             self.first_bytes.append(row["first_byte_ms"])
-        if row["completion_tokens"] is not None and row["served_ms"]:
+        if row["completion_tokens"] is not None:
             self.tokens += row["completion_tokens"]
-            self.speeds.append(row["completion_tokens"] * 1000 / row["served_ms"])
+            if row["served_ms"] is not None:
+                # 0 is anything below 1 ms: left out, the fastest requests would make the median slower.
+                self.speeds.append(row["completion_tokens"] * 1000 / max(row["served_ms"], 1))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -100,6 +100,19 @@ def test_reading_works_beside_a_running_ledger(path: Path) -> None:
     asyncio.run(test())
 
 
+def test_the_fastest_requests_count_in_the_coverage(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            for n, ms in enumerate((0, 0, 10)):
+                row = start_row(n, routing='{"model_family":"f","outcome":"rule"}', queue_ms=0)
+                ledger.finish(await started(ledger, row), finish_row(n, completion_tokens=20, total_ms=ms))
+
+    asyncio.run(test())
+    (family,) = usage.coverage(str(path))["families"]
+    (sibling,) = family["siblings"]
+    assert (sibling["completed"], sibling["completion_tokens"], sibling["tokens_per_s_median"]) == (3, 60, 20_000.0)
+
+
 @pytest.mark.parametrize(
     ("by", "keys"),
     [
