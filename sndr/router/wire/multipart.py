@@ -20,10 +20,14 @@ from sndr.router.wire.openai_api import Refused
 __all__ = ["Form", "FormReader"]
 
 PART_HEAD_MAX: Final = 8_192
+PART_FIELDS_MAX: Final = 8
+PARAMETERS_MAX: Final = 8
 PARTS_MAX: Final = 1_000
+"""As many as form parsers take where nobody says otherwise; with the limits above, what one read can cost the loop."""
 MODEL_MAX: Final = 1_024
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=?-]{1,70}")
 _PARAMETER: Final = re.compile(rb'[ \t]*;[ \t]*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)=(?:"([^"\r\n]*)"|([^\s";,]+))')
+_REST: Final = re.compile(rb"[ \t;]*\Z")
 _TYPE: Final = re.compile(rb"[ \t]*multipart/form-data(?=[ \t]*;)", re.IGNORECASE)
 _DISPOSITION: Final = re.compile(rb"[ \t]*form-data(?=[ \t]*;)", re.IGNORECASE)
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\r\n\0]*)")
@@ -67,6 +71,7 @@ class FormReader:
         "_model",
         "_name",
         "_parts",
+        "_place",
         "_start",
         "_state",
         "_stream",
@@ -84,6 +89,7 @@ class FormReader:
         self._charsets = {charset}
         # The first boundary stands at the very start: a line end before it makes it like all others.
         self._buffer = b"\r\n"
+        self._place = 0
         self._at = -2
         self._state = _DATA
         self._parts = 0
@@ -102,6 +108,9 @@ class FormReader:
         self._buffer = self._buffer + data if self._buffer else data
         while self._step():
             pass
+        # What has been looked at goes now, and not part by part: each time, all the rest would be copied.
+        self._buffer = self._buffer[self._place :]
+        self._place = 0
 
     def finish(self) -> Form:
         """The body is complete.
@@ -125,59 +134,59 @@ class FormReader:
 
     def _step(self) -> bool:
         """Make one step; False when bytes are missing for it."""
-        state, buffer = self._state, self._buffer
+        state, buffer, place = self._state, self._buffer, self._place
         if state == _DATA:
-            return self._data(buffer)
+            return self._data(buffer, place)
         if state == _LINE:
-            if len(buffer) < 2:
+            if len(buffer) - place < 2:
                 return False
-            if buffer.startswith(b"\r\n"):
+            if buffer.startswith(b"\r\n", place):
                 self._state = _HEAD
-            elif buffer.startswith(b"--"):
+            elif buffer.startswith(b"--", place):
                 self._state = _END
             else:
                 raise _malformed("a line that only begins like a boundary")
             self._skip(2)
             return True
         if state == _HEAD:
-            end = buffer.find(b"\r\n\r\n")
-            if max(end, len(buffer) if end < 0 else 0) > PART_HEAD_MAX:
+            end = buffer.find(b"\r\n\r\n", place)
+            if (len(buffer) if end < 0 else end) - place > PART_HEAD_MAX:
                 raise _malformed("the fields of a part are too large")
             if end < 0:
                 return False
-            self._part(buffer[:end])
-            self._skip(end + 4)
+            self._part(buffer[place:end])
+            self._skip(end + 4 - place)
             self._start = self._at
             self._state = _DATA
             return True
-        if buffer not in (b"", b"\r", b"\r\n"):
+        if buffer[place : place + 3] not in (b"", b"\r", b"\r\n"):
             raise _malformed("bytes after the end of the form")
         return False
 
-    def _data(self, buffer: bytes) -> bool:
-        found = self._find(buffer)
-        used = found if found >= 0 else max(0, len(buffer) - len(self._dashed) - 1)
+    def _data(self, buffer: bytes, place: int) -> bool:
+        found = self._find(buffer, place)
+        used = found - place if found >= 0 else max(0, len(buffer) - place - len(self._dashed) - 1)
         value = self._value
         if value is not None:
-            value += buffer[:used]
+            value += buffer[place : place + used]
             if len(value) > MODEL_MAX:
                 raise Refused(400, "invalid_request", "a plain member of the form is too long", param=self._named())
         if found < 0:
             self._skip(used)
             return False
-        self._end_of_part(self._at + found)
-        self._skip(found + 2 + len(self._dashed))
+        self._end_of_part(self._at + used)
+        self._skip(used + 2 + len(self._dashed))
         self._state = _LINE
         return True
 
-    def _find(self, buffer: bytes) -> int:
+    def _find(self, buffer: bytes, place: int) -> int:
         """Where the line end before the next boundary is; -1 when none is here. Other line ends are no line ends."""
         # Only what stands at the beginning of somebody's line is looked for: a form may be full of the boundary's text.
         dashed = self._dashed
-        line = buffer.find(b"\n" + dashed)
-        before = buffer.find(b"\r" + dashed, 0, line if line >= 0 else len(buffer))
-        at_start = self._at == self._start and self._parts and buffer.startswith(dashed)
-        if before >= 0 or at_start or (line >= 0 and buffer[line - 1 : line] != b"\r"):
+        line = buffer.find(b"\n" + dashed, place)
+        before = buffer.find(b"\r" + dashed, place, line if line >= 0 else len(buffer))
+        at_start = self._at == self._start and self._parts and buffer.startswith(dashed, place)
+        if before >= 0 or at_start or line == place or (line >= 0 and buffer[line - 1] != 0x0D):
             raise _malformed("a boundary after something that only some take for a line end")
         return line - 1 if line >= 0 else -1
 
@@ -198,6 +207,8 @@ class FormReader:
 
     def _part(self, head: bytes) -> None:
         fields: dict[bytes, bytes] = {}
+        if head.count(b"\r\n") >= PART_FIELDS_MAX:
+            raise _malformed("a part with too many fields")
         for line in head.split(b"\r\n"):
             match = _FIELD.fullmatch(line)
             if match is None:
@@ -237,7 +248,7 @@ class FormReader:
         return self._name.decode("ascii")
 
     def _skip(self, count: int) -> None:
-        self._buffer = self._buffer[count:]
+        self._place += count
         self._at += count
 
 
@@ -254,13 +265,13 @@ def _boundary(content_type: bytes) -> tuple[bytes, bytes]:
 
 def _parameters(text: bytes, at: int) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
-    while text[at:].strip(b" \t;"):
+    while _REST.match(text, at) is None:
         match = _PARAMETER.match(text, at)
         if match is None:
             raise _malformed("malformed parameters")
         name = match[1].lower()
-        if name in found:
-            raise _malformed("a parameter twice")
+        if name in found or len(found) == PARAMETERS_MAX:
+            raise _malformed("a parameter twice, or too many")
         if b"*" in name and not name.startswith(b"filename*"):
             # Extended, or a piece of one: some servers put `name*0` and `name*1` together, and some do not.
             raise _malformed("a parameter that can be read in two ways")

@@ -12,6 +12,9 @@ FILE = b'Content-Disposition: form-data; name="file"; filename="C:\\a.wav"\r\nCo
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\n'
 
 
+PARAMETERS = (b"; name=a", *(b"; p%d=1" % number for number in range(1, 8)))
+
+
 def form(*parts: bytes, end: bytes = b"--xYz--\r\n") -> bytes:
     return b"".join(b"--xYz\r\n" + part + b"\r\n" for part in parts) + end
 
@@ -92,6 +95,10 @@ AMBIGUOUS = {
     "characters in a part": form(b'Content-Disposition: form-data; name="_charset_"\r\n\r\nutf-7', MODEL + b"a"),
     "too long": form(MODEL + b"a" * 2000),
     "large fields": form(b"A: " + b"a" * 9000 + b"\r\n" + MODEL + b"a"),
+    "many fields": form(b"".join(b"X-%d: b\r\n" % number for number in range(8)) + MODEL + b"a"),
+    "many parameters": form(
+        b"".join([b"Content-Disposition: form-data", *PARAMETERS, b"; p8=1\r\n\r\na"]), MODEL + b"a"
+    ),
     "many parts": form(*[b'Content-Disposition: form-data; name="a"\r\n\r\nb'] * 1001, MODEL + b"a"),
 }
 
@@ -117,6 +124,12 @@ def test_what_is_ambiguous_is_refused(name: str, size: int) -> None:
 def test_content_types_that_are_no_form(content_type: bytes) -> None:
     with pytest.raises(Refused):
         FormReader(content_type)
+
+
+def test_as_many_fields_and_parameters_as_are_allowed() -> None:
+    fields = b"".join(b"X-%d: b\r\n" % number for number in range(7))
+    other = b"".join([b"Content-Disposition: form-data", *PARAMETERS, b"\r\n\r\na"])
+    assert read(form(other, fields + MODEL + b"a")).model == "a"
 
 
 def test_memory_stays_bounded() -> None:
