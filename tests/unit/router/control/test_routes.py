@@ -403,6 +403,28 @@ def test_a_managed_change_resumes_with_evidence_only(world: RoutesWorld) -> None
     assert receipt["evidence"]["trust"] == "operator_asserted"
 
 
+@pytest.mark.scenario("S22")
+@pytest.mark.req("R103", "R104")
+@pytest.mark.parametrize("way", ["the clock is right again", "cancel"])
+def test_a_clock_that_goes_back_under_a_hold_stops_evidence_and_no_cancel(world: RoutesWorld, way: str) -> None:
+    from sndr.router.wire.record import format_instant
+
+    prepared = world.run(world.change(**PREPARE, managed=True))
+    named = {"transaction_id": prepared["transaction_id"]}
+    world.clock.jump_ms -= 3_600_000
+    now = format_instant(world.clock.wall_ms())
+    assert world.do(world.preview(op="resume", **named, evidence=evidence(observed_at=now))) == "evidence_invalid"
+    if way == "cancel":
+        world.prober.script.append(("m1",))
+        receipt = world.run(world.change(op="cancel", **named))
+        assert (receipt["state"], world.fence[0], world.held) == ("cancelled", 1, set())
+        return
+    world.clock.jump_ms += 3_600_000
+    now = format_instant(world.clock.wall_ms())
+    receipt = world.run(world.change(op="resume", **named, evidence=evidence(observed_at=now)))
+    assert receipt["state"] == "completed"
+
+
 @pytest.mark.req("R112", "R113")
 @pytest.mark.invariant("INV-22")
 @pytest.mark.scenario("S24")
