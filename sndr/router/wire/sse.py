@@ -19,6 +19,8 @@ from sndr.router.wire.openai_api import Usage, rename_model
 __all__ = ["AnswerRename", "EventRename", "Scan", "StreamTail", "UsageFilter", "scan_json", "scan_text"]
 
 TAIL_BYTES: Final = 16_384
+LOOK_BYTES: Final = 8_192
+PARTS_MAX: Final = 256
 HELD_MAX: Final = 65_536
 COUNT_MAX: Final = 2**53
 RENAMED_EVENT_MAX: Final = 1_048_576
@@ -127,7 +129,7 @@ def scan_text(text: bytes) -> Scan:
 class StreamTail:
     """The first and the last bytes of a body that passes through."""
 
-    __slots__ = ("_bytes", "_final", "_first", "_numbered", "_parts", "_sequence")
+    __slots__ = ("_bytes", "_final", "_first", "_look_at", "_numbered", "_parts", "_sequence")
 
     def __init__(self, *, numbered: bool = False) -> None:
         """Start.
@@ -139,6 +141,7 @@ class StreamTail:
         self._first = b""
         self._parts: deque[bytes] = deque()
         self._bytes = 0
+        self._look_at = LOOK_BYTES
         self._numbered = numbered
         self._final: str | None = None
         self._sequence = -1
@@ -147,7 +150,7 @@ class StreamTail:
         """Remember; returns the data unchanged."""
         self._parts.append(data)
         self._bytes += len(data)
-        if self._bytes > 2 * TAIL_BYTES:
+        if self._bytes > self._look_at:
             self._trim()
         return data
 
@@ -156,6 +159,12 @@ class StreamTail:
         return b""
 
     def _trim(self) -> None:
+        if self._bytes <= 2 * TAIL_BYTES:
+            # Pieces of two bytes take twenty times their length, each in an object of its own.
+            if len(self._parts) > PARTS_MAX:
+                self._parts = deque((b"".join(self._parts),))
+            self._look_at = min(self._bytes + LOOK_BYTES, 2 * TAIL_BYTES)
+            return
         if not self._first:
             first = self._parts[0]
             self._first = (first if len(first) >= TAIL_BYTES else b"".join(self._parts))[:TAIL_BYTES]
@@ -167,6 +176,7 @@ class StreamTail:
         self._parts.clear()
         self._parts.append(text)
         self._bytes = len(text)
+        self._look_at = self._bytes + LOOK_BYTES
 
     def _note(self, text: bytes) -> None:
         """Keep what events say about themselves before their beginnings are forgotten."""

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sndr.router.wire.sse import HELD_MAX, EventRename, StreamTail, UsageFilter, scan_json
+from sndr.router.wire.sse import (
+    HELD_MAX,
+    LOOK_BYTES,
+    PARTS_MAX,
+    TAIL_BYTES,
+    EventRename,
+    StreamTail,
+    UsageFilter,
+    scan_json,
+)
 
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"\\"usage\\":{"},"finish_reason":null}],"usage":null}'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
@@ -121,3 +130,16 @@ def test_what_a_long_last_event_says_at_its_beginning(step: int) -> None:
         assert (scan.finish_reason, scan.prompt_tokens, scan.completion_tokens) == ("incomplete", 7, 9)
         assert stream.next_sequence_number() == 201
         assert len(stream.text()) < 80_000
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_tiny_pieces_take_little_more_than_their_bytes(numbered: bool) -> None:
+    """Two bytes are an object of forty: a thousand streams of them must not take twenty times what they carry."""
+    text = b"".join(b"data: %d\n\n" % number for number in range(20_000))
+    stream, most = StreamTail(numbered=numbered), 0
+    for at in range(0, len(text), 2):
+        stream.feed(text[at : at + 2])
+        most = max(most, len(stream._parts))
+    assert most <= PARTS_MAX + LOOK_BYTES // 2 + 1
+    assert stream.text().startswith(text[:TAIL_BYTES])
+    assert stream.text().endswith(text[-TAIL_BYTES:])
