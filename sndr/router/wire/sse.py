@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -33,6 +34,9 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _USUAL: Final = frozenset(("stop", "length", "tool_calls", "end_turn", "max_tokens", "tool_use", "completed"))
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,15})')
 _FINAL: Final = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete|failed)"')
+_OWN_OBJECT: Final = re.compile(rb'"object"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_OWN_STATUS: Final = re.compile(rb'"status"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_OWN_TRIES: Final = 16
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DATA_LINE: Final = re.compile(rb'(?m)^(data: ?)(\{[^\r\n]*"model"[^\r\n]*)')
 _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -82,7 +86,12 @@ class _Answer(msgspec.Struct):
     status: Any = None
 
 
+class _AnyObject(msgspec.Struct):
+    pass
+
+
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
+_ANY_OBJECT: Final = msgspec.json.Decoder(_AnyObject)
 
 
 def scan_json(text: bytes) -> Scan:
@@ -124,6 +133,29 @@ def scan_text(text: bytes) -> Scan:
         for final in _FINAL.finditer(text):
             scan.finish_reason = final[1].decode()
     return scan
+
+
+def _own(name: re.Pattern[bytes], first: bytes, last: bytes) -> str | None:
+    """A word that an answer says of itself, and not of something in it, in what is left of its beginning or its end.
+
+    What stands before a member of the answer's own is an object as soon as it is closed; what follows one is an object
+    as soon as it is opened. Of a member of anything inside, neither is true.
+    """
+    for found in islice(name.finditer(first), _OWN_TRIES):
+        if _is_object(first[: found.start()] + b'"":0}'):
+            return found[1].decode()
+    for found in list(name.finditer(last))[: -_OWN_TRIES - 1 : -1]:
+        if _is_object(b"{" + last[found.start() :]):
+            return found[1].decode()
+    return None
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        _ANY_OBJECT.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 class StreamTail:
@@ -192,7 +224,12 @@ class StreamTail:
     def scan(self, *, events: bool) -> Scan:
         """Read what the response said about itself: in its events, or as one JSON value."""
         if not events:
-            return scan_json(self.text())
+            scan = scan_json(self.text())
+            if scan.finish_reason is None and self._first:
+                last = b"".join(self._parts)
+                if _own(_OWN_OBJECT, self._first, last) == "response":
+                    scan.finish_reason = _own(_OWN_STATUS, self._first, last)
+            return scan
         scan = scan_text(self.text())
         if scan.finish_reason is None:
             scan.finish_reason = self._final

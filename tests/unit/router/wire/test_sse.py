@@ -13,6 +13,7 @@ from sndr.router.wire.sse import (
     LOOK_BYTES,
     PARTS_MAX,
     TAIL_BYTES,
+    AnswerRename,
     EventRename,
     StreamTail,
     UsageFilter,
@@ -143,3 +144,47 @@ def test_tiny_pieces_take_little_more_than_their_bytes(numbered: bool) -> None:
     assert most <= PARTS_MAX + LOOK_BYTES // 2 + 1
     assert stream.text().startswith(text[:TAIL_BYTES])
     assert stream.text().endswith(text[-TAIL_BYTES:])
+
+
+ITEM = b'{"type":"message","id":"m","status":"completed","content":[{"type":"output_text","text":"%b"}]}'
+COUNTED = b'"usage":{"input_tokens":7,"output_tokens":9}'
+SAID = b' says \\"status\\":\\"failed\\", } ] '
+
+
+def long_answers() -> dict[str, bytes]:
+    """Answers of /v1/responses whose text is large; the items in it have a status of their own."""
+    output = b'"output":[%b]' % b",".join(ITEM % (SAID + b"x" * size) for size in (30, 90_000, 30))
+    schema = b'"text":{"format":{"schema":{"status":{"type":"string"},"x":{"status":"odd"}}}}'
+    status = b'"status": "incomplete","incomplete_details":{"reason":"max_output_tokens"}'
+    return {
+        "said first": b'{"id":"r","object":"response",%b,%b,%b,%b}' % (status, output, schema, COUNTED),
+        "said last": b'{"id":"r","object":"response",%b,%b,%b,%b}\n' % (output, status, schema, COUNTED),
+        "all of it last": b'{%b,%b,%b,%b,"object" : "response"}' % (output, schema, COUNTED, status),
+    }
+
+
+@pytest.mark.parametrize("step", [100, 40_000, 1_000_000])
+@pytest.mark.parametrize("name", sorted(long_answers()))
+def test_the_status_of_a_long_answer_is_its_own_and_not_that_of_an_item(name: str, step: int) -> None:
+    text = long_answers()[name]
+    for tail in (StreamTail(), AnswerRename(b'"m"')):
+        for at in range(0, len(text), step):
+            tail.feed(text[at : at + step])
+        tail.flush()
+        scan = tail.scan(events=False)
+        assert (scan.finish_reason, scan.prompt_tokens, scan.completion_tokens) == ("incomplete", 7, 9)
+
+
+def test_where_a_long_answer_does_not_say_its_status_nothing_is_made_up() -> None:
+    long = ITEM % (b"x" * 90_000)
+    for text in (
+        b'{"object":"response","output":[%b,%b],%b}' % (ITEM % b"", long, COUNTED),
+        b'{"object":"response","output":[%b,%b],%b}' % (long, ITEM % b"", COUNTED),
+        b'{"object":"list","status":"completed","data":[%b]}' % long,
+        b'{"object":"response","output":[%b],"status":"completed"' % long,
+        b'[{"object":"response","status":"completed","output":[%b]}]' % long,
+        b'{"object":"response","output":[%b]}' % b",".join([ITEM % b""] * 2_000),
+    ):
+        tail = StreamTail()
+        tail.feed(text)
+        assert tail.scan(events=False).finish_reason is None
