@@ -154,6 +154,8 @@ SAID = b' says \\"status\\":\\"failed\\", } ] '
 def long_answers() -> dict[str, bytes]:
     """Answers of /v1/responses whose text is large; the items in it have a status of their own."""
     output = b'"output":[%b]' % b",".join(ITEM % (SAID + b"x" * size) for size in (30, 90_000, 30))
+    # The beginning ends in a text and the end begins among numbers: together they are no JSON.
+    output = output[:-1] + b',{"type":"reasoning","status":"completed","weights":[%b0]}]' % (b"0," * 20_000)
     schema = b'"text":{"format":{"schema":{"status":{"type":"string"},"x":{"status":"odd"}}}}'
     status = b'"status": "incomplete","incomplete_details":{"reason":"max_output_tokens"}'
     return {
@@ -179,6 +181,7 @@ def test_where_a_long_answer_does_not_say_its_status_nothing_is_made_up() -> Non
     long = ITEM % (b"x" * 90_000)
     for text in (
         b'{"object":"response","output":[%b,%b],%b}' % (ITEM % b"", long, COUNTED),
+        b'{"object":"response","output":[%b,[%b0]],"usage":{}}' % (long, b"0," * 20_000),
         b'{"object":"response","output":[%b,%b],%b}' % (long, ITEM % b"", COUNTED),
         b'{"object":"list","status":"completed","data":[%b]}' % long,
         b'{"object":"response","output":[%b],"status":"completed"' % long,
