@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import threading
 from typing import Final
@@ -40,15 +41,20 @@ class Resolver:
         """Addresses of a name. Cancelling the wait does not stop the look-up.
 
         Raises:
-            OSError: There is no such name, or nobody who knows.
+            OSError: There is no such name, or nobody who knows, or no thread to ask with.
             UnicodeError: It cannot be a name.
         """
         running = self._running.get(host)
         if running is None:
             loop = asyncio.get_running_loop()
-            running = self._running[host] = loop.create_future()
+            running = loop.create_future()
             running.add_done_callback(lambda future: future.exception())  # known, also where nobody waits any more
-            threading.Thread(target=self._look_up, args=(loop, host, running), name="resolve", daemon=True).start()
+            thread = threading.Thread(target=self._look_up, args=(loop, host, running), name="resolve", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # as many threads as the system allows; the next who ask try again
+                raise OSError(errno.EAGAIN, str(error)) from None
+            self._running[host] = running
         return await asyncio.shield(running)
 
     def _look_up(

@@ -88,3 +88,19 @@ def test_a_loop_that_is_gone_is_told_nothing(names: Names) -> None:
 )
 def test_literal_addresses_are_no_names(host: str, found: object) -> None:
     assert literal(host) == found
+
+
+def test_a_name_that_no_thread_was_left_for_is_looked_up_again(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        resolver = Resolver()
+        with monkeypatch.context() as crowded:
+            crowded.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(OSError, match="can't start new thread"):
+                await resolver.resolve("good.example")
+        async with asyncio.timeout(10):
+            assert await resolver.resolve("good.example") == [(2, "192.0.2.1"), (10, "2001:db8::1")]
+
+    asyncio.run(main())
