@@ -38,7 +38,7 @@ _OWN_OBJECT: Final = re.compile(rb'"object"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 _OWN_STATUS: Final = re.compile(rb'"status"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 _OWN_TRIES: Final = 16
 _EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
-_DATA_LINE: Final = re.compile(rb'(?m)^(data: ?)(\{[^\r\n]*"model"[^\r\n]*)')
+_DATA_LINE: Final = re.compile(rb'(data:(?<![^\r\n]data:) ?)(\{[^\r\n]*"model"[^\r\n]*)')
 _USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _DECODER: Final = msgspec.json.Decoder(Usage)
 
