@@ -379,10 +379,13 @@ class UsageLedger:
             result.failed_starts = {}
             result.reason = str(error)
             for start in starts:
+                revisions = self._raised([start], [])
                 try:
-                    db.write((start,), (), (), {})
+                    db.write((start,), (), (), revisions)
                 except Exception as own:  # noqa: BLE001 -- see above
                     result.failed_starts[start.key] = own
+                else:
+                    self._revisions.update(revisions)
             for finish in finishes:
                 self._retry([finish], [], result)
             for refusal in refusals:

@@ -724,6 +724,22 @@ def test_a_callback_that_fails_while_a_batch_fails_costs_the_others_nothing(path
     run(test)
 
 
+def test_a_start_beside_a_row_that_cannot_be_stored_is_written_with_its_revision(path: Path) -> None:
+    async def test() -> None:
+        async with running(path) as ledger:
+            told: list[Exception | None] = []
+            ledger.start(start_row(1, authority_id="a-1", route_revision=4), told.append)
+            ledger.start(start_row(2, alias="\ud800", authority_id="a-1", route_revision=9), told.append)
+            ledger.start(start_row(3, authority_id="a-1", route_revision=3), told.append)
+            await ledger.flush()
+            assert [type(error) for error in told] == [type(None), LedgerError, type(None)]
+            assert [row["id"] for row in rows(path)] == ["r1", "r3"]
+            # The next start may never come: what is written now must say what it was started under.
+            assert ledger._store.max_route_revision("a-1") == 4
+
+    run(test)
+
+
 def test_a_row_without_a_revision_raises_none(path: Path) -> None:
     async def test() -> None:
         async with running(path) as ledger:
