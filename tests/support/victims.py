@@ -169,7 +169,9 @@ def inject(tally: Tally, root: Path, operation: str, call: str, action: str, whe
         try:
             deadline = time.monotonic() + WAIT_S
             while "TracerPid:\t0\n" in Path(f"/proc/{victim.pid}/status").read_text():
-                if time.monotonic() > deadline or tracer.poll() is not None:
+                if victim.poll() is not None:
+                    break  # a call in which it waits to be told was the one
+                if time.monotonic() > deadline or (tracer.poll() is not None and victim.poll() is None):
                     tracer.kill()
                     raise RuntimeError(f"{operation} {call} {action} {when}: no strace: {tracer.communicate()[1]}")
                 time.sleep(0.002)
