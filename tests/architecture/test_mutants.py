@@ -117,7 +117,7 @@ MUTANTS: list[tuple[Mutant, Catcher]] = [
     ),
     (
         Mutant("a failed start takes its neighbours along", UsageLedger, "_write_rows",
-               "db.write((start,), (), (), {})", "raise error_of_all"),
+               "db.write((start,), (), (), revisions)", "raise error_of_all"),
         _file(ledger.test_a_row_that_cannot_be_stored_does_not_fail_its_neighbours),
     ),
 ]  # fmt: skip

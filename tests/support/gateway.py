@@ -38,7 +38,7 @@ class Gateway:
             text = raw.decode("utf-8", "replace")
             with self._more:
                 self.raw.append(text)
-                if text.startswith("{"):
+                if text.startswith("{") and text.endswith("\n"):  # a kill may tear the last one
                     self.lines.append(json.loads(text))
                 self._more.notify_all()
         with self._more:
