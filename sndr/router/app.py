@@ -32,7 +32,7 @@ from sndr.router.gateway.gate import DataGate
 from sndr.router.gateway.journal import Form, Journal
 from sndr.router.gateway.peers import Cors, Proxies
 from sndr.router.gateway.published import Published, build_snapshot
-from sndr.router.gateway.relay import Backend, Timeouts
+from sndr.router.gateway.relay import Timeouts, Upstream
 from sndr.router.metrics import Metrics
 from sndr.router.net.flow import AfterReads, Ticker, Turns
 from sndr.router.net.prober import Prober, Target
@@ -156,7 +156,7 @@ class App:
         snapshot = build_snapshot(
             config.projection if record is None else record.current.projection,
             self.admission,
-            self.backend,
+            self.upstream,
             queue_limit=config.router.queue_limit,
             authority_id=self.authority_id,
             route_revision=None if record is None else record.current.route_revision,
@@ -172,7 +172,7 @@ class App:
                 tier_id=purpose.id,
                 generation=1,
                 queue_limit=config.router.queue_limit,
-                backend=self.backend(purpose.tier, is_probed=False),
+                upstream=self.upstream(purpose.tier, is_probed=False),
             )
             for purpose in purposes
         }
@@ -218,7 +218,7 @@ class App:
         snapshot = build_snapshot(
             revision.projection,
             self.admission,
-            self.backend,
+            self.upstream,
             queue_limit=self._config.router.queue_limit,
             previous=self.published.snapshot,
             authority_id=self.authority_id,
@@ -234,8 +234,8 @@ class App:
     def _forget_pools(self) -> None:
         """Close what leads to servers that no tier names any more; who still uses one keeps it until its own end."""
         runtimes = [one for tier_id in self.published.snapshot.runtimes for one in self.gate.runtimes_of(tier_id)]
-        backends = [runtime.backend for runtime in (*runtimes, *self.gate.purposes.values())]
-        named = {id(backend.pool) for backend in backends if isinstance(backend, Backend)}
+        upstreams = [runtime.upstream for runtime in (*runtimes, *self.gate.purposes.values())]
+        named = {id(upstream.pool) for upstream in upstreams if isinstance(upstream, Upstream)}
         for key, pool in list(self._pools.items()):
             if id(pool) not in named and not pool.active:
                 pool.close()
@@ -263,7 +263,7 @@ class App:
             dropped["decisions"] = self.decisions.dropped
         return dropped
 
-    def backend(self, tier: Tier, *, is_probed: bool = True) -> Backend:
+    def upstream(self, tier: Tier, *, is_probed: bool = True) -> Upstream:
         """What the data plane needs to talk to a tier's server."""
         parts = urlsplit(tier.base_url)
         is_tls = parts.scheme == "https"
@@ -276,7 +276,7 @@ class App:
             origin = Origin(host, port, tls=self._tls if is_tls else None)
             pool = self._pools[key] = UpstreamPool(self._loop, origin, self.ticker, self._turns, self._resolver)
         router = self._config.router
-        return Backend(
+        return Upstream(
             tier,
             pool,
             host=parts.netloc,

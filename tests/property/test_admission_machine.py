@@ -48,7 +48,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.queued: list[Waiting] = []
 
     def build(self, generation: int) -> TierRuntime:
-        return TierRuntime(self.admission, SPEC, tier_id="t", generation=generation, queue_limit=QUEUE, backend=None)
+        return TierRuntime(self.admission, SPEC, tier_id="t", generation=generation, queue_limit=QUEUE, upstream=None)
 
     @rule()
     def arrive(self) -> None:

@@ -59,7 +59,7 @@ class FakeGate:
     def __init__(self, config: boot.BootConfig) -> None:
         self.admission = Admission()
         runtimes = {
-            tier_id: TierRuntime(self.admission, tier, tier_id=tier_id, generation=1, queue_limit=4, backend=None)
+            tier_id: TierRuntime(self.admission, tier, tier_id=tier_id, generation=1, queue_limit=4, upstream=None)
             for tier_id, tier in config.projection.tiers.items()
         }
         self.snapshot = Snapshot(None, None, None, config.projection, runtimes)

@@ -84,7 +84,7 @@ class TierRuntime:
         generation: Revision at which this runtime was built; 1 without authority.
         spec: The tier's definition; never changes.
         gate: Bits shared by all generations of the tier.
-        backend: What the data plane built for this definition (address, head bytes, pool); opaque here.
+        upstream: What the data plane built for this definition (address, head bytes, pool); opaque here.
         leases: Requests bound to this runtime that have not been accounted for yet.
         running: Requests that occupy a concurrency slot.
         limit: Concurrency slots; None is no limit.
@@ -93,12 +93,23 @@ class TierRuntime:
     """
 
     __slots__ = (
-        "_idle", "_owner", "_queue", "backend", "gate", "generation", "leases", "limit", "queue_limit", "retired",
-        "running", "spec", "tier_id",
+        "_idle",
+        "_owner",
+        "_queue",
+        "gate",
+        "generation",
+        "leases",
+        "limit",
+        "queue_limit",
+        "retired",
+        "running",
+        "spec",
+        "tier_id",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
-        self, owner: Admission, spec: Tier, *, tier_id: str, generation: int, queue_limit: int, backend: object
+        self, owner: Admission, spec: Tier, *, tier_id: str, generation: int, queue_limit: int, upstream: object
     ) -> None:
         self._owner = owner
         self._queue: deque[Waiter] = deque()
@@ -106,7 +117,7 @@ class TierRuntime:
         self.generation: Final = generation
         self.spec: Final = spec
         self.gate: Final = owner.gate(tier_id)
-        self.backend: Final = backend
+        self.upstream: Final = upstream
         self.leases = 0
         self.running = 0
         self.limit: Final = spec.max_concurrency

@@ -25,7 +25,7 @@ from sndr.router.core.usage import Kind
 from sndr.router.gateway.fence import Fence, read_fence
 from sndr.router.gateway.journal import Journal, RequestLine
 from sndr.router.gateway.peers import Cors, Peer, Proxies
-from sndr.router.gateway.relay import ANY, Backend, Exchange, refused_end, refused_row
+from sndr.router.gateway.relay import ANY, Exchange, Upstream, refused_end, refused_row
 from sndr.router.gateway.upload import FormRequest, Upload
 from sndr.router.gateway.workload import Workload
 from sndr.router.ports import ManagementRequest, ManagementResponse
@@ -267,7 +267,7 @@ class _Accepted:
         self.client = client
         self.request_id = request_id
         self.fence = fence
-        self.sent: tuple[Backend, bool, bytes] | None = None
+        self.sent: tuple[Upstream, bool, bytes] | None = None
 
 
 class Gateway:
@@ -545,10 +545,10 @@ class Gateway:
         Raises:
             Refused: 400.
         """
-        endpoint, spec, backend = context.endpoint, runtime.spec, runtime.backend
+        endpoint, spec, upstream = context.endpoint, runtime.spec, runtime.upstream
         assert endpoint is not None
-        assert isinstance(backend, Backend)
-        if endpoint.serves not in backend.serves:
+        assert isinstance(upstream, Upstream)
+        if endpoint.serves not in upstream.serves:
             raise Refused(400, "endpoint_not_served", "the model does not serve this endpoint", param="model")
         if endpoint.numbered and request.background:
             raise Refused(

@@ -54,7 +54,7 @@ class Published:
 def build_snapshot(
     projection: Projection,
     admission: Admission,
-    backend: Callable[[Tier], object],
+    upstream: Callable[[Tier], object],
     *,
     queue_limit: int,
     previous: Snapshot | None = None,
@@ -82,7 +82,7 @@ def build_snapshot(
             tier_id=tier_id,
             generation=route_revision or 1,
             queue_limit=queue_limit,
-            backend=backend(spec),
+            upstream=upstream(spec),
         )
     return Snapshot(
         authority_id,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sndr.router.wire.http1 import RequestHead, ResponseHead
     from sndr.router.wire.openai_api import ChatRequest, Piece
 
-__all__ = ["ANY", "Backend", "Exchange", "Timeouts"]
+__all__ = ["ANY", "Exchange", "Timeouts", "Upstream"]
 
 ANY: Final = "any"
 """What an endpoint asks a tier to serve when every server may be asked; the server itself says whether it can."""
@@ -96,7 +96,7 @@ def _seconds(given_ms: int | None, default_s: float) -> float:
     return default_s if given_ms is None else given_ms / 1000
 
 
-class Backend:
+class Upstream:
     """Everything about a tier that its definition decides, ready to be used per request.
 
     Attributes:
@@ -153,7 +153,7 @@ class Backend:
         """Head and body as they go to the server; `more` bytes of the body follow from elsewhere."""
         head = context.head
         memo = head.memo
-        sent: tuple[Backend, bool, bytes] | None = memo.sent
+        sent: tuple[Upstream, bool, bytes] | None = memo.sent
         if sent is None or sent[0] is not self or sent[1] is not context.family:
             sent = memo.sent = (self, context.family, self._lasting(context))
         lines = sent[2]
@@ -177,10 +177,10 @@ class Backend:
         )
 
 
-def _backend(runtime: TierRuntime) -> Backend:
-    backend = runtime.backend
-    assert isinstance(backend, Backend)
-    return backend
+def _upstream(runtime: TierRuntime) -> Upstream:
+    upstream = runtime.upstream
+    assert isinstance(upstream, Upstream)
+    return upstream
 
 
 def _sent_on(head: RequestHead, ours: frozenset[bytes]) -> bytes:
@@ -224,10 +224,36 @@ class Exchange:
     """A routed request. Implements `Waiter`, `UpstreamClient` and `Responder`."""
 
     __slots__ = (
-        "_alias", "_answer", "_arrived", "_backend", "_body", "_call", "_clamped", "_connection", "_context",
-        "_deadline", "_error_code", "_first_byte_at", "_gateway", "_heard_at", "_hides_usage", "_key", "_lease",
-        "_outcome", "_paused", "_request", "_resolves", "_response_bytes", "_retries", "_runtime", "_snapshot",
-        "_state", "_status", "_stream", "_tail", "_tier_id",
+        "_alias",
+        "_answer",
+        "_arrived",
+        "_body",
+        "_call",
+        "_clamped",
+        "_connection",
+        "_context",
+        "_deadline",
+        "_error_code",
+        "_first_byte_at",
+        "_gateway",
+        "_heard_at",
+        "_hides_usage",
+        "_key",
+        "_lease",
+        "_outcome",
+        "_paused",
+        "_request",
+        "_resolves",
+        "_response_bytes",
+        "_retries",
+        "_runtime",
+        "_snapshot",
+        "_state",
+        "_status",
+        "_stream",
+        "_tail",
+        "_tier_id",
+        "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -249,7 +275,7 @@ class Exchange:
         self._tier_id = tier_id
         self._snapshot = snapshot
         self._runtime = runtime
-        self._backend = _backend(runtime)
+        self._upstream = _upstream(runtime)
         self._lease: Lease | None = None
         self._call: Call | None = None
         self._body = b""
@@ -283,7 +309,7 @@ class Exchange:
         self._connection.answer_later(self)
         # The wait begins when the whole request is here, and its body may have been long on its way.
         self._arrived = max(self._context.started, self._gateway.ticker.now)
-        self._deadline = self._arrived + self._backend.timeouts.admission_s
+        self._deadline = self._arrived + self._upstream.timeouts.admission_s
         try:
             self._acquire()
         except Refused:
@@ -297,7 +323,7 @@ class Exchange:
             if (
                 not (gate.quiesced or gate.held)
                 and not self._gateway.readiness.is_ready(self._tier_id, runtime.generation)
-                and self._backend.is_probed
+                and self._upstream.is_probed
             ):
                 raise Refused(503, "not_ready", "the model server is not ready", retry_after_s=5)
             result = runtime.acquire(self)
@@ -318,7 +344,7 @@ class Exchange:
 
     def _resolve(self) -> None:
         self._snapshot, self._tier_id, self._runtime = self._gateway.resolve(self._alias, self._context, self._request)
-        self._backend = _backend(self._runtime)
+        self._upstream = _upstream(self._runtime)
         self._gateway.check_request(self._context, self._request, self._runtime)
 
     def admitted(self, lease: Lease) -> None:
@@ -389,7 +415,7 @@ class Exchange:
     # -- upstream ------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        request, backend, spec = self._request, self._backend, self._runtime.spec
+        request, upstream, spec = self._request, self._upstream, self._runtime.spec
         limit = spec.max_output_tokens
         if limit is not None and request.max_tokens is not None and request.max_tokens > limit:
             self._clamped = b"x-sndr-max-tokens-clamped: %d->%d\r\n" % (request.max_tokens, limit)
@@ -397,18 +423,18 @@ class Exchange:
             limit = None
         ask_usage = request.stream and spec.stream_usage and not request.include_usage and self._asks_usage
         body = request.pieces(
-            backend.model,
-            force=backend.force,
-            default=backend.default,
+            upstream.model,
+            force=upstream.force,
+            default=upstream.default,
             output_limit=limit,
             ask_usage=ask_usage,
             without_hints=self._context.family,
         )
         self._hides_usage = ask_usage
-        self._body = backend.request(self._context, body, request.source_bytes)
+        self._body = upstream.request(self._context, body, request.source_bytes)
         self._state = _SENT
-        self._deadline = self._gateway.ticker.now + backend.timeouts.first_byte_s
-        self._call = backend.pool.request(self, self._body, source=request.source)
+        self._deadline = self._gateway.ticker.now + upstream.timeouts.first_byte_s
+        self._call = upstream.pool.request(self, self._body, source=request.source)
 
     @property
     def _asks_usage(self) -> bool:
@@ -427,7 +453,7 @@ class Exchange:
             return
         if status < 300:
             self._outcome = "completed"
-            if self._first_byte_at >= self._backend.evidence_due:
+            if self._first_byte_at >= self._upstream.evidence_due:
                 self._show_life(self._first_byte_at)
         else:
             self._outcome = "upstream_error"
@@ -482,9 +508,9 @@ class Exchange:
 
     def _show_life(self, now: float) -> None:
         """Tell the prober that the tier answers, now and then."""
-        backend = self._backend
-        if now >= backend.evidence_due:
-            backend.evidence_due = now + EVIDENCE_S
+        upstream = self._upstream
+        if now >= upstream.evidence_due:
+            upstream.evidence_due = now + EVIDENCE_S
             self._gateway.readiness.served(self._tier_id, self._runtime.generation)
 
     def response_data(self, data: bytes, chunk: bytes | None = None) -> None:
@@ -518,7 +544,7 @@ class Exchange:
         if self._state == _SENT:
             if may_retry and not self._retries:
                 self._retries = 1
-                self._call = self._backend.pool.request(self, self._body, source=self._request.source, fresh=True)
+                self._call = self._upstream.pool.request(self, self._body, source=self._request.source, fresh=True)
                 return
             code, status, message = _FAILURES[failure]
             outcome = "upstream_reset" if failure is Failure.RESET else "upstream_error"
@@ -574,7 +600,7 @@ class Exchange:
         """Look at deadlines."""
         state = self._state
         if state == _RELAYING:
-            timeouts = self._backend.timeouts
+            timeouts = self._upstream.timeouts
             if now - self._heard_at < 2 * EVIDENCE_S:
                 self._show_life(now)
             if not self._paused and now - self._heard_at > timeouts.idle_s:
@@ -582,7 +608,7 @@ class Exchange:
             elif now - self._context.started > timeouts.total_s:
                 self._time_out("the answer took too long")
         elif state == _SENT:
-            if now > self._deadline or now - self._context.started > self._backend.timeouts.total_s:
+            if now > self._deadline or now - self._context.started > self._upstream.timeouts.total_s:
                 self._time_out("the model server did not answer in time")
         elif state == _QUEUED:
             if now > self._deadline and self._runtime.leave(self):

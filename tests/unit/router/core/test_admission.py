@@ -22,7 +22,7 @@ class Waiting:
 
 def runtime(owner: Admission, limit: int | None = 1, queue_limit: int = 1, tier_id: str = "t") -> TierRuntime:
     spec = Tier(base_url="http://h:1/v1", max_concurrency=limit)
-    return TierRuntime(owner, spec, tier_id=tier_id, generation=1, queue_limit=queue_limit, backend=None)
+    return TierRuntime(owner, spec, tier_id=tier_id, generation=1, queue_limit=queue_limit, upstream=None)
 
 
 def admit(tier: TierRuntime) -> Lease:
