@@ -51,7 +51,9 @@ CASES = {
     "streams": "{streams} streams, one event each 10 ms",
     "connects": "256 connects at once, time to the first byte",
     "open": "{open} open streams, one event a second each",
+    "uploads": "8 connections, forms of 8 MiB that name their model after the file",
 }
+NO_UPLOADS = ("vllm-router", "sglang-router", "litellm")
 
 
 def free_port() -> int:
@@ -365,6 +367,8 @@ def options_of(case: str, options: argparse.Namespace) -> tuple[str, dict[str, A
         return "requests", {**many, "fresh": True}
     if case == "large":
         return "requests", {**many, "prompt_bytes": 32_768}
+    if case == "uploads":
+        return "requests", {**many, "connections": 8, "upload_bytes": 8 << 20}
     if case == "single":
         return "requests", {"connections": 1, "seconds": min(2, options.seconds)}
     if case == "streams":
@@ -410,7 +414,8 @@ def main() -> int:
         for number in range(options.rounds):
             for case in cases:
                 kind, asked = options_of(case, options)
-                wanted = [target for target in targets if case == "requests" or target.name not in PARTS]
+                left_out = () if case == "requests" else (*PARTS, *NO_UPLOADS) if case == "uploads" else PARTS
+                wanted = [target for target in targets if target.name not in left_out]
                 for target in [*wanted, direct] if case == "single" else wanted:
                     if case == "open" and number:
                         continue
