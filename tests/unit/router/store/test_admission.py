@@ -24,6 +24,19 @@ def save(path: Path, quiesced: dict[str, str | None]) -> None:
     asyncio.run(main())
 
 
+def test_one_thread_writes_all_and_none_is_needed_to_close(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = AdmissionFile(str(tmp_path / "admission.json"))
+        await file.close()
+        for tier in ("a", "b"):
+            await file.save({tier: None})
+        assert [thread.name for thread in threading.enumerate()].count("sndr-admission") == 1
+        await file.close()
+
+    asyncio.run(main())
+    assert AdmissionFile(str(tmp_path / "admission.json")).load() == {"b": None}
+
+
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "admission.json"
     for content in ({"b": None, "a": "promotion"}, {}):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -165,3 +166,60 @@ def test_the_file_is_read_again_only_when_it_looks_different(path: Path, monkeyp
     assert (on_disk()["changed"], len(reads)) == (True, 2)
     path.unlink()
     assert on_disk() == {"content_sha256": None, "changed": True}
+
+
+@pytest.fixture
+def ended_by(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Signals by which this process would have ended itself."""
+    numbers: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: numbers.append(number) if pid == os.getpid() else None)
+    return numbers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_end_waits_for_the_command_and_then_comes(before: bool, number: int, ended_by: list[int]) -> None:
+    """Once the command runs, an end interrupts the wait for it; one that came earlier does so as soon as it runs."""
+    assert signal.getsignal(number) is signal.SIG_DFL
+    cleaned: list[bool] = []
+
+    def waiting() -> None:
+        with table_source._Endings() as endings:
+            try:
+                if before:
+                    signal.raise_signal(number)
+                endings.interrupt()
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(number)  # cleaning up is not interrupted
+                cleaned.append(not ended_by)
+
+    with pytest.raises(KeyboardInterrupt):
+        waiting()
+    assert (cleaned, ended_by) == ([True], [number])
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_handlers_of_others_and_other_threads_stay_as_they_are(ended_by: list[int]) -> None:
+    seen: list[int] = []
+
+    def catch(number: int, _frame: object) -> None:
+        seen.append(number)
+
+    signal.signal(signal.SIGHUP, catch)
+    try:
+        with table_source._Endings() as endings:
+            endings.interrupt()
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is catch
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    def aside() -> None:
+        with table_source._Endings():
+            seen.append(int(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL))
+
+    thread = threading.Thread(target=aside)
+    thread.start()
+    thread.join()
+    assert (seen, ended_by) == ([signal.SIGHUP, 1], [])

@@ -121,6 +121,16 @@ def test_a_lock_without_a_folder_or_of_another_type_is_refused(tmp_path: Path) -
     assert refusal(take_lock, str(tmp_path / "absent" / "usage.db")) == "usage_custody"
     os.mkfifo(tmp_path / "pipe.lock", 0o600)
     assert refusal(take_lock, str(tmp_path / "pipe")) == "usage_custody"
+    (tmp_path / "link.lock").symlink_to(tmp_path / "pipe.lock")
+    assert refusal(take_lock, str(tmp_path / "link")) == "usage_custody"
+
+
+def test_a_lock_of_another_user_is_refused_with_both_users(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(AuthorityError, match=f"belongs to uid {other - 1}, this process is uid {other}") as caught:
+        take_lock(str(path))
+    assert caught.value.code == "usage_custody"
 
 
 def test_a_file_system_without_locks_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,14 +268,22 @@ def test_a_connection_that_cannot_roll_back_is_replaced_and_nothing_of_it_is_kep
     assert db.max_route_revision("a") == 3
 
 
-@pytest.mark.parametrize(("free", "said"), [(0, "disk I/O error: the disk is full"), (1 << 30, "disk I/O error")])
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [(0, "disk I/O error: the disk is full"), (1 << 30, "disk I/O error"), (None, "disk I/O error")],
+)
 def test_a_full_disk_is_said_where_sqlite_calls_it_an_error_of_the_disk(
-    path: Path, db: UsageDb, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+    path: Path, db: UsageDb, monkeypatch: pytest.MonkeyPatch, free: int | None, said: str
 ) -> None:
     """SQLite does so where the index of the WAL must grow, which is the first thing that anybody needs who opens it."""
     real = os.statvfs(path.parent)
-    shown = SimpleNamespace(f_bavail=free, f_bfree=free, f_frsize=real.f_frsize)
-    monkeypatch.setattr(os, "statvfs", lambda _: shown)
+
+    def statvfs(_: str) -> SimpleNamespace:
+        if free is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return SimpleNamespace(f_bavail=free, f_bfree=free, f_frsize=real.f_frsize)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
 
     def fail(*_: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
