@@ -108,8 +108,15 @@ def tls_front(pair: Pair, address: str) -> Iterator[Front]:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         front.handshakes += 1
         front.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
-        back_reader, back_writer = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(pump(reader, back_writer), pump(back_reader, writer))
+        writers = [writer]
+        try:
+            back_reader, back_writer = await asyncio.open_connection(host, int(port))
+            writers.append(back_writer)
+            await asyncio.gather(pump(reader, back_writer), pump(back_reader, writer))
+        except asyncio.CancelledError:
+            for one in writers:
+                one.transport.abort()
+            raise
 
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _loop, _context: None)
